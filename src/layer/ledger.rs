@@ -1,0 +1,112 @@
+//! The ledger of a fork: in what state each base object was when the fork first changed or hid it.
+//!
+//! An append-only file of lines of JSON in the work area, one per object, written before the change itself, so that it
+//! survives a killed server (a power cut may lose its tail: the merge then falls back to comparing change times with
+//! the fork's creation). The first line of a path wins: once a fork has covered a path it never sees the base's object
+//! there again. Paths are those of the lower, which do not move when the fork renames a directory.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{AsFd, OwnedFd};
+
+use parking_lot::Mutex;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::names::RelPath;
+use crate::sys::{At, Ident, Stat, Time};
+
+/// The name of the ledger in the work area.
+pub const FILE: &str = "ledger";
+
+/// The state of a base object, as far as telling "unchanged" needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BaseState {
+    /// Number and birth time.
+    pub ident: Ident,
+    /// Type and permission bits.
+    pub mode: u32,
+    /// Size in bytes.
+    pub size: u64,
+    /// Last change of the content.
+    pub mtime: Time,
+    /// Last change of content or attributes.
+    pub ctime: Time,
+}
+
+impl From<&Stat> for BaseState {
+    fn from(s: &Stat) -> Self {
+        Self { ident: s.ident(), mode: s.mode, size: s.size, mtime: s.mtime, ctime: s.ctime }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Line {
+    /// Bytes of the path, as text where they are UTF-8 and as an array of numbers where not.
+    path: PathText,
+    state: BaseState,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum PathText {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+/// The writing end, held by the server of the fork.
+#[derive(Debug)]
+pub struct Ledger(Mutex<File>);
+
+impl Ledger {
+    /// Opens the ledger in a work area for appending; made when missing.
+    pub fn open(work: &OwnedFd) -> Result<Self, Errno> {
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+        Ok(Self(Mutex::new(File::from(At::new(work, FILE).create(flags, 0o600)?))))
+    }
+
+    /// Notes the state of the base object at `path`, before it is covered.
+    pub fn note(&self, path: &RelPath, state: BaseState) -> Result<(), Errno> {
+        let path = match std::str::from_utf8(path.as_bytes()) {
+            Ok(text) => PathText::Text(text.to_owned()),
+            Err(_) => PathText::Bytes(path.as_bytes().to_vec()),
+        };
+        let mut line = serde_json::to_vec(&Line { path, state }).expect("numbers and strings always serialise");
+        line.push(b'\n');
+        // One write under the lock, so that a line is whole or (killed in the middle) the last one.
+        self.0.lock().write_all(&line).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
+    }
+
+    /// Makes what was noted so far survive a power cut.
+    pub fn sync(&self) -> Result<(), Errno> {
+        rustix::fs::fdatasync(self.0.lock().as_fd())
+    }
+}
+
+/// Reads the ledger of a work area: the first state noted for each path. Empty where there is none.
+///
+/// A line that cannot be read (cut off by a power loss) ends the reading of nothing else: it is skipped, and its path
+/// counts as never noted.
+pub fn read(work: &OwnedFd) -> Result<HashMap<RelPath, BaseState>, Errno> {
+    let file = match At::new(work, OsStr::new(FILE)).open(OFlags::RDONLY) {
+        Ok(fd) => File::from(fd),
+        Err(Errno::NOENT) => return Ok(HashMap::new()),
+        Err(e) => return Err(e),
+    };
+    let mut states = HashMap::new();
+    for line in BufReader::new(file).split(b'\n') {
+        let line = line.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+        let Ok(line) = serde_json::from_slice::<Line>(&line) else { continue };
+        let path = match &line.path {
+            PathText::Text(text) => RelPath::from_bytes(text.as_bytes()),
+            PathText::Bytes(bytes) => RelPath::from_bytes(bytes),
+        };
+        if let Some(path) = path {
+            states.entry(path).or_insert(line.state);
+        }
+    }
+    Ok(states)
+}

@@ -1,0 +1,8 @@
+//! Layers on disk, by path: what a lower holds, what the upper says about it, and how the two merge.
+//!
+//! The upper is the kernel's overlay format with `user.overlay.*` attributes ([`marks`]), so that the kernel's overlay
+//! or fuse-overlayfs can read it; what goes beyond that format is drawn in `docs/format.md`. [`ledger`] remembers the
+//! state in which the fork found each base object that it changed or hid: a merge compares the parent against it.
+
+pub mod ledger;
+pub mod marks;

@@ -1,0 +1,15 @@
+//! treefork: near-free, isolated forks of a directory tree, and a safe way back.
+//!
+//! A *fork* is a FUSE overlay mount that reads through to a base tree and catches every write in a private upper
+//! layer; a *merge* replays that upper layer into the parent. The folders of this crate are its architecture, from the
+//! top down; `docs/design.md` has the table of which may use which.
+
+#![deny(unsafe_code)]
+
+pub mod error;
+pub mod layer;
+pub mod names;
+pub mod overlay;
+pub mod sys;
+
+pub use error::{Error, Kind, Result};

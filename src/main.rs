@@ -1,0 +1,2 @@
+//! The `treefork` command.
+fn main() {}
