@@ -6,6 +6,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod copy;
 pub mod error;
 pub mod layer;
 pub mod names;
