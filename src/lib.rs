@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 pub mod copy;
+pub mod durable;
 pub mod error;
 pub mod layer;
 pub mod names;

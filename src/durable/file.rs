@@ -1,0 +1,133 @@
+//! Files that are there whole or not at all.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{Mode, OFlags};
+
+use super::fault;
+use crate::error::{Context, Error, Kind, Result};
+use crate::sys::{At, reopen};
+
+/// Names that begin so are files that were being written.
+const TEMP: &str = ".tmp.";
+
+/// Writes a file so that its name always leads to the old content or to the new one, whole.
+///
+/// Order: write a new file beside it, sync it, rename it over the name, sync the directory. Survives a killed process at
+/// any point and, once it has returned, a power cut. Two writers at once do not mix: the last rename wins. What a killed
+/// writer leaves beside the file is invisible to readers and taken away by [`sweep`].
+pub fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(Error::new(Kind::Usage, "not the path of a file:").at(path));
+    };
+    let dir = open_dir(parent)?;
+    let temp = temp_name();
+    let temp = At::new(&dir, &temp);
+    let done = fill(temp, bytes, mode).and_then(|()| {
+        fault::point("durable.rename")?;
+        temp.rename(At::new(&dir, name))?;
+        fault::point("durable.sync_dir")?;
+        Ok(rustix::fs::fsync(&dir)?)
+    });
+    if done.is_err() {
+        // Gone already where the rename went through; anything else is swept up later.
+        let _ = temp.unlink();
+    }
+    done.context("cannot write", path)
+}
+
+fn fill(temp: At<'_>, bytes: &[u8], mode: u32) -> io::Result<()> {
+    fault::point("durable.create")?;
+    let mut file = File::from(temp.create(OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, mode)?);
+    // The umask of the process has no say in the mode of our own records.
+    rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
+    file.write_all(bytes)?;
+    fault::point("durable.sync")?;
+    file.sync_all()
+}
+
+/// A name that no other writer uses: pid and a counter tell writers of one machine apart, and `O_EXCL` the rest.
+fn temp_name() -> OsString {
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    let n = COUNTER.fetch_add(1, Ordering::Relaxed);
+    let salt = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.subsec_nanos());
+    format!("{TEMP}{}.{n}.{salt}", std::process::id()).into()
+}
+
+/// Removes what killed writers left in a directory. Only for whoever holds the lock under which its files are written.
+pub fn sweep(dir: &Path) -> Result<()> {
+    for entry in std::fs::read_dir(dir).context("cannot list", dir)? {
+        let entry = entry.context("cannot list", dir)?;
+        if entry.file_name().as_bytes().starts_with(TEMP.as_bytes()) {
+            match std::fs::remove_file(entry.path()) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                    return Err(e).context("cannot remove", entry.path());
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes the names in a directory survive a power cut.
+pub fn sync_dir(path: &Path) -> Result<()> {
+    rustix::fs::fsync(open_dir(path)?).context("cannot sync the directory", path)
+}
+
+/// Makes an object survive a power cut, given by an `O_PATH` descriptor: content of a file, names of a directory.
+pub fn sync_fd(fd: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(rustix::fs::fsync(reopen(fd.as_fd(), OFlags::RDONLY | OFlags::NONBLOCK)?)?)
+}
+
+fn open_dir(path: &Path) -> Result<OwnedFd> {
+    // A bare file name has the parent "", which the kernel does not know.
+    let path = if path.as_os_str().is_empty() { Path::new(OsStr::new(".")) } else { path };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty()).context("cannot open the directory", path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn old_or_new_at_every_fault() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("f");
+        write_atomic(&path, b"old", 0o600).expect("first write");
+        let (_, points) = fault::scoped(vec![], || write_atomic(&path, b"old", 0o600).expect("counted"));
+        assert_eq!(points, ["durable.create", "durable.sync", "durable.rename", "durable.sync_dir"]);
+        for n in 1..=points.len() as u64 {
+            write_atomic(&path, b"old", 0o600).expect("reset");
+            let rules = vec![fault::Rule::new("*", fault::Action::Fail(28), n)];
+            let (result, _) = fault::scoped(rules, || write_atomic(&path, b"new", 0o640));
+            assert_eq!(result.expect_err("it was told to fail").errno(), Some(28));
+            let content = std::fs::read(&path).expect("readable");
+            assert_eq!(content, if n == 4 { b"new" } else { b"old" }, "point {n}");
+            assert_eq!(std::fs::read_dir(dir.path()).expect("listable").count(), 1, "nothing beside it");
+        }
+        assert_eq!(std::fs::metadata(&path).expect("there").permissions().mode() & 0o7777, 0o640);
+    }
+
+    #[test]
+    fn sweeping_takes_only_what_writers_left() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        for name in [".tmp.1.2.3", "record", ".tmpx"] {
+            std::fs::write(dir.path().join(name), b"").expect("writable");
+        }
+        sweep(dir.path()).expect("sweeps");
+        let mut left: Vec<_> =
+            std::fs::read_dir(dir.path()).expect("listable").map(|e| e.expect("entry").file_name()).collect();
+        left.sort();
+        assert_eq!(left, [".tmpx", "record"]);
+    }
+}

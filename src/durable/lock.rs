@@ -1,0 +1,212 @@
+//! A lock file that holds across processes and says who holds it.
+//!
+//! The lock is `flock(2)` on an open file, so the kernel drops it with the last descriptor, however the process ends:
+//! there are no stale locks. The text inside (pid, what for, since when) is for messages alone; what a killed holder
+//! leaves there is harmless and overwritten by the next one. The file itself stays for ever: removing it while
+//! somebody waits would let two hold "the" lock. Where its directory was removed and made anew meanwhile, the waiter
+//! notices that its file is no longer the one at the path and starts over.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Context, Error, Kind, Result};
+
+/// Who holds a lock, as far as its file says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// The process, as it numbered itself.
+    pub pid: u32,
+    /// What it is doing, as in `merge of idea-a`.
+    pub what: String,
+    /// Since when, in seconds since the epoch.
+    pub since: u64,
+}
+
+impl Holder {
+    fn me(what: &str) -> Self {
+        Self { pid: std::process::id(), what: what.to_owned(), since: now() }
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let age = humantime::format_duration(Duration::from_secs(now().saturating_sub(self.since)));
+        write!(f, "{} (pid {}, for {age})", self.what, self.pid)
+    }
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+/// How long to wait for a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all.
+    No,
+    /// At most so long.
+    For(Duration),
+    /// As long as it takes.
+    Forever,
+}
+
+/// A held lock; dropping it lets go.
+#[derive(Debug)]
+pub struct FileLock {
+    file: File,
+}
+
+impl FileLock {
+    /// Takes the lock at `path` (made when missing); `what` says to others what it is held for.
+    ///
+    /// # Errors
+    /// [`Kind::Locked`] with the holder in the message when it is not free in time.
+    pub fn acquire(path: &Path, what: &str, wait: Wait) -> Result<Self> {
+        Self::acquire_with(path, what, wait, |_| {})
+    }
+
+    /// The same; `waiting` is called once, with the holder where known, when the lock is not free at once and there is
+    /// time to wait.
+    pub fn acquire_with(path: &Path, what: &str, wait: Wait, waiting: impl FnOnce(Option<&Holder>)) -> Result<Self> {
+        let start = Instant::now();
+        let mut waiting = Some(waiting);
+        let mut pause = Duration::from_millis(1);
+        loop {
+            if let Some(lock) = Self::attempt(path, what)? {
+                return Ok(lock);
+            }
+            let left = match wait {
+                Wait::No => None,
+                Wait::For(limit) => limit.checked_sub(start.elapsed()).filter(|left| !left.is_zero()),
+                Wait::Forever => Some(Duration::MAX),
+            };
+            let Some(left) = left else { return Err(Self::held(path)) };
+            if let Some(waiting) = waiting.take() {
+                waiting(Self::holder(path).as_ref());
+            }
+            // flock has no time limit of its own; 20 ms is unnoticeable beside what these locks are held for.
+            std::thread::sleep(pause.min(left));
+            pause = (pause * 2).min(Duration::from_millis(20));
+        }
+    }
+
+    fn attempt(path: &Path, what: &str) -> Result<Option<Self>> {
+        loop {
+            let mut options = File::options();
+            options.read(true).write(true).create(true).truncate(false).mode(0o600);
+            let file = options.open(path).context("cannot open the lock", path)?;
+            match flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK) => return Ok(None),
+                Err(Errno::INTR) => continue,
+                Err(e) => return Err(e).context("cannot lock", path),
+            }
+            let mine = file.metadata().context("cannot look at the lock", path)?;
+            // Somebody removed it between our open and our lock: a lock on a nameless file excludes nobody.
+            if !std::fs::metadata(path).is_ok_and(|there| (there.dev(), there.ino()) == (mine.dev(), mine.ino())) {
+                continue;
+            }
+            let mut lock = Self { file };
+            // Only for messages: a full disk must not keep anybody from locking.
+            let _ = lock.sign(what);
+            return Ok(Some(lock));
+        }
+    }
+
+    fn sign(&mut self, what: &str) -> std::io::Result<()> {
+        let text = serde_json::to_vec(&Holder::me(what))?;
+        self.file.set_len(0)?;
+        self.file.rewind()?;
+        self.file.write_all(&text)
+    }
+
+    /// Who holds the lock at `path`, as far as its file says; also tells of a holder that is long gone.
+    pub fn holder(path: &Path) -> Option<Holder> {
+        let mut text = Vec::new();
+        File::open(path).ok()?.take(4096).read_to_end(&mut text).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    fn held(path: &Path) -> Error {
+        let by = Self::holder(path).map_or_else(|| "another process".to_owned(), |h| h.to_string());
+        Error::new(Kind::Locked, format!("locked by {by}:")).at(path)
+    }
+}
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        // A courtesy to whoever reads the file; the lock itself goes with the descriptor.
+        let _ = self.file.set_len(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn excludes_and_names_the_holder() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("lock");
+        let held = FileLock::acquire(&path, "merge of idea-a", Wait::No).expect("free");
+        let e = FileLock::acquire(&path, "other", Wait::No).expect_err("held");
+        assert_eq!(e.kind(), Kind::Locked);
+        assert!(e.to_string().contains("merge of idea-a"), "{e}");
+        assert!(e.to_string().contains(&std::process::id().to_string()), "{e}");
+
+        let mut told = None;
+        let wait = Wait::For(Duration::from_millis(5));
+        FileLock::acquire_with(&path, "other", wait, |h| told = h.cloned()).expect_err("still held");
+        assert_eq!(told.expect("told who").what, "merge of idea-a");
+        drop(held);
+        FileLock::acquire(&path, "other", Wait::No).expect("free again");
+    }
+
+    #[test]
+    fn what_a_dead_holder_wrote_is_harmless() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("lock");
+        std::fs::write(&path, br#"{"pid":1,"what":"a very long text that a shorter one must not leave","since":0}"#)
+            .expect("writable");
+        let _held = FileLock::acquire(&path, "x", Wait::No).expect("nobody holds it");
+        assert_eq!(FileLock::holder(&path).expect("readable").what, "x");
+    }
+
+    #[test]
+    fn waits_for_the_holder_to_let_go() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("lock");
+        let held = FileLock::acquire(&path, "first", Wait::No).expect("free");
+        let second = std::thread::scope(|scope| {
+            let (tell, told) = std::sync::mpsc::channel();
+            let waiter = scope.spawn({
+                let path = path.clone();
+                move || FileLock::acquire_with(&path, "second", Wait::Forever, |_| tell.send(()).expect("heard"))
+            });
+            told.recv().expect("it waits");
+            drop(held);
+            waiter.join().expect("no panic")
+        });
+        second.expect("got it");
+    }
+
+    #[test]
+    fn a_lock_file_made_anew_is_another_lock() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("lock");
+        let _old = FileLock::acquire(&path, "old", Wait::No).expect("free");
+        std::fs::remove_file(&path).expect("removable");
+        let new = FileLock::acquire(&path, "new", Wait::No).expect("the old one has no name any more");
+        assert_eq!(FileLock::holder(&path).expect("readable").what, "new");
+        drop(new);
+    }
+}
