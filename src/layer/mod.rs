@@ -6,3 +6,4 @@
 
 pub mod ledger;
 pub mod marks;
+pub mod watch;
