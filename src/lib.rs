@@ -9,9 +9,11 @@
 pub mod copy;
 pub mod durable;
 pub mod error;
+pub mod fork;
 pub mod layer;
 pub mod names;
 pub mod overlay;
+pub mod strategy;
 pub mod sys;
 
 pub use error::{Error, Kind, Result};

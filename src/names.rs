@@ -113,9 +113,68 @@ impl AsRef<Path> for RelPath {
     }
 }
 
+impl AsRef<OsStr> for RelPath {
+    fn as_ref(&self) -> &OsStr {
+        self.0.as_os_str()
+    }
+}
+
+/// Paths in JSON: a string where the bytes are UTF-8, else `{"hex": "..."}`, so that no byte is lost.
+///
+/// For fields: `#[serde(with = "crate::names::json")]` on a `PathBuf`, an `OsString`, a [`RelPath`].
+pub mod json {
+    use std::ffi::{OsStr, OsString};
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+    use serde::de::Error as _;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(untagged)]
+    enum Form<'a> {
+        Text(std::borrow::Cow<'a, str>),
+        Bytes { hex: String },
+    }
+
+    /// Writes a path.
+    pub fn serialize<S: Serializer, P: AsRef<OsStr>>(path: &P, to: S) -> Result<S::Ok, S::Error> {
+        let path = path.as_ref();
+        match path.to_str() {
+            Some(text) => Form::Text(text.into()),
+            None => Form::Bytes { hex: path.as_bytes().iter().map(|b| format!("{b:02x}")).collect() },
+        }
+        .serialize(to)
+    }
+
+    /// Reads what [`serialize`] wrote.
+    pub fn deserialize<'de, D: Deserializer<'de>, P: From<OsString>>(from: D) -> Result<P, D::Error> {
+        let bytes = match Form::deserialize(from)? {
+            Form::Text(text) => text.into_owned().into_bytes(),
+            Form::Bytes { hex } => unhex(&hex).ok_or_else(|| D::Error::custom("not hexadecimal"))?,
+        };
+        Ok(OsString::from_vec(bytes).into())
+    }
+
+    fn unhex(hex: &str) -> Option<Vec<u8>> {
+        let pairs = hex.as_bytes().chunks(2);
+        pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn json_loses_no_byte() {
+        #[derive(serde::Serialize, serde::Deserialize)]
+        struct Holder(#[serde(with = "json")] PathBuf);
+        for bytes in [&b"/a b/\n"[..], b"/x\xff\xfe/y"] {
+            let path = PathBuf::from(OsString::from_vec(bytes.to_vec()));
+            let text = serde_json::to_string(&Holder(path.clone())).expect("serialises");
+            assert_eq!(serde_json::from_str::<Holder>(&text).expect("reads back").0, path);
+        }
+    }
 
     #[test]
     fn names_are_components() {

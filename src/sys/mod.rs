@@ -1,10 +1,12 @@
 //! System calls in the shape the rest of the crate wants them, and the only unsafe code of the crate.
 //!
 //! [`At`] is an entry named by a directory descriptor and one name: every call on it is confined to that directory and
-//! never follows a final symbolic link. [`Stat`] is what `statx` says, birth time included.
+//! never follows a final symbolic link. [`Stat`] is what `statx` says, birth time included. [`mounts`] reads what is mounted where.
 
 mod at;
+mod mounts;
 mod stat;
 
 pub use at::{At, open_beneath, open_root, reopen};
+pub use mounts::{Mount, mount_of, mounts};
 pub use stat::{Ident, Stat, Time};

@@ -1,0 +1,156 @@
+//! Which directories can be forked from this store: the checks before anything is made.
+//!
+//! Two dangers shape them. A fork that showed up inside its own base, or a server that read one of its own mounts,
+//! would hang; and a process left in a directory whose fork is gone must never find another git work tree further up.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+use super::Base;
+use crate::error::{Context, Error, Kind, Result};
+use crate::sys::{Mount, Stat, mounts};
+
+/// The type under which the mounts of forks show in `/proc/self/mountinfo`.
+pub const MOUNT_KIND: &str = "fuse.treefork";
+
+/// Checks that `path` can be forked with the store at `store` (absolute, without symbolic links).
+///
+/// # Errors
+/// `NotFound` where there is no such directory, `Usage` where it is no directory or lies where it must not, `Io` where
+/// it cannot be read.
+pub fn check(path: &Path, store: &Path) -> Result<Base> {
+    let root = match fs::canonicalize(path) {
+        Ok(root) => root,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            return Err(Error::new(Kind::NotFound, "the base does not exist:").at(path));
+        }
+        Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => {
+            return Err(Error::new(Kind::Usage, "the base lies in a fork whose mount is dead:").at(path));
+        }
+        Err(e) => return Err(e).context("cannot resolve the base", path),
+    };
+    apart(&root, store, &mounts().context("cannot read", "/proc/self/mountinfo")?)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = match rustix::fs::open(&root, flags, Mode::empty()) {
+        Err(rustix::io::Errno::NOTDIR) => {
+            return Err(Error::new(Kind::Usage, "the base is not a directory:").at(path));
+        }
+        other => other.context("cannot read the base", path)?,
+    };
+    rustix::fs::accessat(&dir, ".", rustix::fs::Access::EXEC_OK, rustix::fs::AtFlags::EACCESS)
+        .context("cannot enter the base", path)?;
+    let stat = Stat::of(std::os::fd::AsFd::as_fd(&dir)).context("cannot look at the base", path)?;
+    Ok(Base::new(root, &stat))
+}
+
+/// Whether base and store keep out of each other's way, and the base out of the way of every fork's mount.
+fn apart(base: &Path, store: &Path, mounts: &[Mount]) -> Result<()> {
+    let refuse = |what: &str| Err(Error::new(Kind::Usage, what.to_owned()).at(base));
+    if let Some(mount) = mounts.iter().filter(|m| m.kind == MOUNT_KIND).find(|m| base.starts_with(&m.point)) {
+        return refuse(&format!("the base lies inside the fork at {:?}:", mount.point));
+    }
+    if base.starts_with(store) {
+        return refuse(&format!("the base lies inside the store {store:?}:"));
+    }
+    if store.starts_with(base) {
+        return refuse(&format!("the store {store:?} lies inside the base"));
+    }
+    if let Some(mount) = mounts.iter().filter(|m| m.kind == MOUNT_KIND).find(|m| m.point.starts_with(base)) {
+        return refuse(&format!("the fork at {:?} is mounted inside the base", mount.point));
+    }
+    Ok(())
+}
+
+/// Checks that no directory from the store upwards is a git work tree: a process whose fork is gone from under it would
+/// find that one, and commit there.
+pub fn check_store(store: &Path) -> Result<()> {
+    match store.ancestors().find(|dir| fs::symlink_metadata(dir.join(".git")).is_ok()) {
+        None => Ok(()),
+        Some(dir) => Err(Error::new(Kind::Usage, format!("the store {store:?} lies inside the git work tree")).at(dir)),
+    }
+}
+
+/// Opens the root of a recorded base, making sure that it is still the directory that was forked.
+///
+/// # Errors
+/// `NotFound` where it is gone, `Usage` where something else is at its place.
+pub fn reopen(base: &Base) -> Result<PathBuf> {
+    let gone = |why: &str| Error::new(Kind::NotFound, format!("the base {why}:")).at(&base.path);
+    let meta = match fs::symlink_metadata(&base.path) {
+        Ok(meta) => meta,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(gone("is gone")),
+        Err(e) => return Err(e).context("cannot look at the base", &base.path),
+    };
+    if !meta.is_dir() {
+        return Err(gone("is not a directory any more"));
+    }
+    let root = crate::sys::open_root(&base.path).context("cannot open the base", &base.path)?;
+    let stat = Stat::of(std::os::fd::AsFd::as_fd(&root)).context("cannot look at the base", &base.path)?;
+    if stat.ident() != base.ident {
+        return Err(gone("is another directory than the one that was forked, or its file system is not mounted"));
+    }
+    Ok(base.path.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mount(point: &str, kind: &str) -> Mount {
+        Mount { id: 1, dev: 0, point: point.into(), kind: kind.into(), source: "x".into() }
+    }
+
+    #[test]
+    fn base_store_and_mounts_stay_apart() {
+        let mounts = [mount("/s/forks/a/mnt", MOUNT_KIND), mount("/b/tmp", "tmpfs"), mount("/x/y/mnt", MOUNT_KIND)];
+        let check = |base: &str, store: &str| apart(Path::new(base), Path::new(store), &mounts);
+        check("/b", "/s").expect("apart");
+        check("/s2", "/s").expect("a longer name is another directory");
+        for (base, store, says) in [
+            ("/b", "/b", "inside the store"),
+            ("/b", "/b/s", "lies inside the base"),
+            ("/s/forks", "/s", "inside the store"),
+            ("/s/forks/a/mnt/d", "/t", "inside the fork"),
+            ("/x", "/t", "mounted inside the base"),
+            ("/", "/s", "lies inside the base"),
+        ] {
+            let error = check(base, store).expect_err(base);
+            assert!(error.kind() == Kind::Usage && error.to_string().contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_forked_is_named() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let (file, store) = (dir.path().join("f"), Path::new("/nowhere"));
+        fs::write(&file, "").expect("writable");
+        assert_eq!(check(&file, store).expect_err("a file").kind(), Kind::Usage);
+        assert_eq!(check(&dir.path().join("none"), store).expect_err("absent").kind(), Kind::NotFound);
+        check(dir.path(), store).expect("a directory");
+    }
+
+    #[test]
+    fn another_directory_at_the_same_path_is_noticed() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("b");
+        fs::create_dir(&path).expect("made");
+        let base = check(&path, Path::new("/nowhere")).expect("a directory");
+        reopen(&base).expect("still there");
+        fs::rename(&path, dir.path().join("old")).expect("moved");
+        assert_eq!(reopen(&base).expect_err("gone").kind(), Kind::NotFound);
+        fs::create_dir(&path).expect("another one");
+        assert!(reopen(&base).expect_err("another").to_string().contains("another directory"));
+    }
+
+    #[test]
+    fn a_store_below_a_work_tree_is_refused() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let store = dir.path().join("a/b");
+        check_store(&store).expect("no git here");
+        fs::write(dir.path().join(".git"), "gitdir: elsewhere").expect("writable");
+        assert_eq!(check_store(&store).expect_err("a work tree above").kind(), Kind::Usage);
+    }
+}

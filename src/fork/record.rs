@@ -1,0 +1,245 @@
+//! What is written down about a fork: `fork.json`, the marker that makes a directory of the store a fork.
+//!
+//! A state is recorded before what it names begins and again when it is over, so that whoever finds a record knows what
+//! a killed process was about: [`State`] has the table of what recovery does with each.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Id, Label, Owner};
+use crate::durable::{self, read_record, write_record};
+use crate::error::{Error, Kind, Result};
+use crate::names::RelPath;
+use crate::strategy::{Refusal, Site, Symlinks, Way};
+use crate::sys::{Ident, Stat, Time};
+
+/// The name of the record in a fork's directory.
+pub const RECORD: &str = "fork.json";
+
+/// Where a fork is in its life.
+///
+/// | state | recorded | found by recovery while nobody holds the fork's lock |
+/// |---|---|---|
+/// | `creating` | before the strategy makes anything | destroyed and deleted: nobody was given it yet |
+/// | `live` | when the fork is complete | mounted again where its mount is gone |
+/// | `merging` | by a merge, before its first step | the merge's journal is finished or undone, then live or removing |
+/// | `removing` | before the mount goes | destroyed, moved to the trash, deleted |
+/// | `trashed` | by gc, before the mount goes | destroyed and moved to the trash, where `restore` finds it |
+/// | `restoring` | before it leaves the trash | live again |
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// Being made.
+    Creating,
+    /// In use, or ready for it.
+    Live,
+    /// Being merged.
+    Merging,
+    /// On its way out for good.
+    Removing,
+    /// In the trash, whole, for a while.
+    Trashed,
+    /// On its way back from the trash.
+    Restoring,
+}
+
+impl State {
+    /// The word for it in records and tables.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            State::Creating => "creating",
+            State::Live => "live",
+            State::Merging => "merging",
+            State::Removing => "removing",
+            State::Trashed => "trashed",
+            State::Restoring => "restoring",
+        }
+    }
+
+    /// Whether a fork may go from this state to `next`.
+    pub fn may_become(self, next: State) -> bool {
+        match self {
+            State::Creating => matches!(next, State::Live | State::Removing),
+            State::Live => matches!(next, State::Merging | State::Removing | State::Trashed),
+            State::Merging => matches!(next, State::Live | State::Removing),
+            State::Removing => next == State::Removing,
+            State::Trashed => matches!(next, State::Restoring | State::Removing | State::Trashed),
+            State::Restoring => matches!(next, State::Live | State::Trashed),
+        }
+    }
+}
+
+/// The directory that is forked, so that another one at the same path is not taken for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Base {
+    /// Where its root is: absolute, without symbolic links.
+    #[serde(with = "crate::names::json")]
+    pub path: PathBuf,
+    /// Its device when the fork was made. Numbers change with a reboot, so this names the base's key in the store only.
+    pub dev: u64,
+    /// Its root's inode number and birth time.
+    pub ident: Ident,
+}
+
+impl Base {
+    /// The base with this root.
+    pub fn new(path: PathBuf, root: &Stat) -> Self {
+        Self { path, dev: root.dev, ident: root.ident() }
+    }
+
+    /// The name of the base's directory in the store: device and inode number of its root.
+    pub fn key(&self) -> String {
+        format!("{:x}-{:x}", self.dev, self.ident.ino)
+    }
+}
+
+/// All that is kept about a fork.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Its id.
+    pub id: Id,
+    /// The name it was given.
+    pub label: Option<Label>,
+    /// Who works in it, in the caller's words.
+    pub agent: Option<String>,
+    /// The root of the tree that is forked.
+    pub base: Base,
+    /// Where below the root the caller's own directory is; the root itself unless the base lies inside a repository.
+    #[serde(with = "crate::names::json")]
+    pub subdir: PathBuf,
+    /// The commit that `HEAD` of the base's repository named when the fork was made.
+    pub base_ref: Option<String>,
+    /// How it was made.
+    pub strategy: Way,
+    /// Which better ways were passed over, and why.
+    pub refusals: Vec<Refusal>,
+    /// What is done with symbolic links.
+    pub symlinks: Symlinks,
+    /// The process it belongs to.
+    pub owner: Owner,
+    /// When it was made, by the real clock.
+    pub created_at: Time,
+    /// Where it is in its life.
+    pub state: State,
+    /// Since when, by the real clock.
+    pub state_since: Time,
+    /// Never reaped by gc.
+    pub keep: bool,
+    /// Sentences for the caller about whatever is weaker than asked.
+    pub advisories: Vec<String>,
+}
+
+impl durable::Record for Record {
+    const KIND: &'static str = "treefork fork";
+    const VERSION: u32 = 1;
+}
+
+impl Record {
+    /// Reads the record in a fork's directory; `None` where there is none.
+    pub fn read(dir: &Path) -> Result<Option<Self>> {
+        read_record(&dir.join(RECORD))
+    }
+
+    /// Writes it, durably, whole or not at all.
+    pub fn write(&self, dir: &Path) -> Result<()> {
+        write_record(&dir.join(RECORD), self)
+    }
+
+    /// Records that the fork enters a state.
+    ///
+    /// # Errors
+    /// `Usage` where it cannot be entered from the present one.
+    pub fn enter(&mut self, state: State, dir: &Path) -> Result<()> {
+        if !self.state.may_become(state) {
+            let (id, from, to) = (&self.id, self.state.as_str(), state.as_str());
+            return Err(Error::new(Kind::Usage, format!("the fork {id} is {from} and cannot become {to}")));
+        }
+        let before = (self.state, self.state_since);
+        (self.state, self.state_since) = (state, now());
+        self.write(dir).inspect_err(|_| (self.state, self.state_since) = before)
+    }
+
+    /// What a person calls it: the label, else the id.
+    pub fn name(&self) -> &str {
+        self.label.as_ref().map_or(self.id.as_str(), Label::as_str)
+    }
+
+    /// How long ago it was made; zero where the clock was set back since.
+    pub fn age(&self) -> Duration {
+        let made = UNIX_EPOCH + Duration::new(self.created_at.sec.try_into().unwrap_or(0), self.created_at.nsec);
+        SystemTime::now().duration_since(made).unwrap_or_default()
+    }
+
+    /// Where a strategy makes it, in the store at `store`.
+    pub fn site(&self, store: &Path, dir: &Path) -> Site {
+        Site {
+            base: self.base.path.clone(),
+            store: store.to_path_buf(),
+            dir: dir.to_path_buf(),
+            id: self.id.to_string(),
+            created: self.created_at,
+            symlinks: self.symlinks,
+        }
+    }
+
+    /// The caller's own directory in the fork.
+    pub fn path(&self, dir: &Path) -> PathBuf {
+        let tree = dir.join("mnt");
+        match RelPath::new(&self.subdir) {
+            Some(below) if !below.is_root() => tree.join(below),
+            _ => tree,
+        }
+    }
+}
+
+/// The present by the real clock.
+pub fn now() -> Time {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Time { sec: now.as_secs().try_into().unwrap_or(i64::MAX), nsec: now.subsec_nanos() }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in crate::fork) fn sample() -> Record {
+        Record {
+            id: Id::random().expect("random"),
+            label: Some("idea-a".parse().expect("valid")),
+            agent: None,
+            base: Base { path: "/b".into(), dev: 2, ident: Ident::default() },
+            subdir: PathBuf::new(),
+            base_ref: None,
+            strategy: Way::Overlay,
+            refusals: vec![],
+            symlinks: Symlinks::Keep,
+            owner: Owner::current().expect("own stat"),
+            created_at: now(),
+            state: State::Creating,
+            state_since: now(),
+            keep: false,
+            advisories: vec![],
+        }
+    }
+
+    #[test]
+    fn reads_back_and_walks_the_states() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let mut record = sample();
+        assert_eq!(Record::read(dir.path()).expect("absent is fine"), None);
+        record.write(dir.path()).expect("writes");
+        record.enter(State::Live, dir.path()).expect("allowed");
+        assert_eq!(Record::read(dir.path()).expect("reads"), Some(record.clone()));
+        assert_eq!(record.enter(State::Creating, dir.path()).expect_err("never back").kind(), Kind::Usage);
+        assert_eq!(record.state, State::Live);
+    }
+
+    #[test]
+    fn a_clock_set_back_makes_it_new() {
+        let mut record = sample();
+        record.created_at.sec += 10_000;
+        assert_eq!(record.age(), Duration::ZERO);
+    }
+}

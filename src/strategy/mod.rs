@@ -1,0 +1,171 @@
+//! How a fork gets its files: one trait, four ways, and the order in which `auto` tries them.
+//!
+//! A strategy fills a [`Site`] (a fork's directory in the store) from a base and takes it away again. It promises what
+//! its [`Guarantees`] say, as data, so that a caller and `show` can tell what they got. Nothing degrades in silence:
+//! whatever `auto` passed over is recorded with the reason ([`Refusal`]).
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Kind, Result};
+use crate::sys::Time;
+
+/// The ways to make a fork.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Way {
+    /// A FUSE overlay mount: O(1), follows drift of the base and names it.
+    Overlay,
+    /// Files that share their blocks with the base's.
+    Reflink,
+    /// Plain copies.
+    Copy,
+    /// `git worktree add`: shares the repository of the base.
+    Worktree,
+}
+
+impl Way {
+    /// What `auto` tries, best first. Never `worktree`: it shares the base's `.git`, so one has to ask for it.
+    pub const AUTO: [Way; 3] = [Way::Overlay, Way::Reflink, Way::Copy];
+
+    /// The word for it on the command line and in records.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Way::Overlay => "overlay",
+            Way::Reflink => "reflink",
+            Way::Copy => "copy",
+            Way::Worktree => "worktree",
+        }
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for Way {
+    type Err = Error;
+
+    fn from_str(word: &str) -> Result<Self> {
+        let all = [Way::Overlay, Way::Reflink, Way::Copy, Way::Worktree];
+        all.into_iter().find(|way| way.as_str() == word).ok_or_else(|| {
+            Error::new(Kind::Usage, format!("{word:?} is no strategy: overlay, reflink, copy or worktree"))
+        })
+    }
+}
+
+/// What a fork made one way may be relied on for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Guarantees {
+    /// The fork keeps its picture of the base whatever is merged into it.
+    pub frozen_against_merges: bool,
+    /// The fork keeps its picture of the base whatever anybody does to it.
+    pub frozen_against_drift: bool,
+    /// The fork has a git directory of its own.
+    pub own_git: bool,
+    /// Inode numbers and times are the base's, so that git re-reads nothing.
+    pub same_identity: bool,
+    /// What making one costs, in words: "O(1)", "O(files)".
+    pub cost: &'static str,
+}
+
+/// What is done with symbolic links of the base.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Symlinks {
+    /// They are in the fork; an absolute one into the base leads into the fork.
+    #[default]
+    Keep,
+    /// Those that lead out of the base are hidden.
+    Confine,
+    /// None is in the fork.
+    Skip,
+}
+
+/// Called now and then while files are copied, with the entries and bytes done so far.
+pub type Progress = Arc<dyn Fn(u64, u64) + Send + Sync>;
+
+/// How the caller wants the fork.
+#[derive(Clone, Default)]
+pub struct Wishes {
+    /// What to do with symbolic links.
+    pub symlinks: Symlinks,
+    /// Bring the uncommitted changes over (worktree only).
+    pub dirty: bool,
+    /// Who wants to hear how far a copy is.
+    pub progress: Option<Progress>,
+}
+
+/// Where a fork is made: its base and its own directory in the store, which exists and is private to the fork.
+#[derive(Clone, Debug)]
+pub struct Site {
+    /// The root of the tree that is forked; absolute, without symbolic links.
+    pub base: PathBuf,
+    /// The store.
+    pub store: PathBuf,
+    /// `forks/<id>` in the store. A strategy keeps there what it likes, beside `fork.json` and `lock`.
+    pub dir: PathBuf,
+    /// The fork's id.
+    pub id: String,
+    /// When the fork was made, by the real clock.
+    pub created: Time,
+    /// What to do with symbolic links.
+    pub symlinks: Symlinks,
+}
+
+impl Site {
+    /// Where the fork's tree shows, whatever the strategy. The directory exists, empty, when `create` is called.
+    pub fn tree(&self) -> PathBuf {
+        self.dir.join("mnt")
+    }
+    /// The private layer of an overlay.
+    pub fn upper(&self) -> PathBuf {
+        self.dir.join("upper")
+    }
+    /// What an overlay keeps beside its upper.
+    pub fn work(&self) -> PathBuf {
+        self.dir.join("work")
+    }
+}
+
+/// Why a better way was passed over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// The way that was refused.
+    pub strategy: Way,
+    /// Why, as a clause: "/dev/fuse cannot be opened: permission denied".
+    pub reason: String,
+}
+
+/// What came of making a fork.
+#[derive(Clone, Debug, Default)]
+pub struct Made {
+    /// Sentences for the caller about whatever is weaker than asked.
+    pub advisories: Vec<String>,
+}
+
+/// One way to make forks.
+pub trait Strategy: Send + Sync {
+    /// Which way this is.
+    fn way(&self) -> Way;
+    /// What its forks may be relied on for.
+    fn guarantees(&self) -> Guarantees;
+    /// Whether it would work here. The error is the reason; nothing is left behind either way.
+    fn probe(&self, site: &Site) -> Result<()>;
+    /// Fills `site`. On an error whatever was begun may stay in `site.dir`: the caller calls `destroy` and deletes it.
+    fn create(&self, site: &Site, wishes: &Wishes) -> Result<Made>;
+    /// Ends whatever of the fork lives outside `site.dir` (a mount, an entry in a repository), so that the directory can
+    /// be deleted. Nothing to do is success: it may run twice, and after a `create` that failed or was killed.
+    fn destroy(&self, site: &Site) -> Result<()>;
+    /// Makes a fork usable again after its server or the machine went down; nothing to do is success.
+    fn revive(&self, site: &Site) -> Result<()> {
+        let _ = site;
+        Ok(())
+    }
+}

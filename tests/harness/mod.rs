@@ -1,4 +1,0 @@
-//! Tests of the tests and of the shape of the sources.
-
-mod kit;
-mod sources;
