@@ -1,0 +1,94 @@
+//! A file system in a sparse file, mounted for one test: ext4, XFS, btrfs, or a small tmpfs.
+//!
+//! The loop device is told to go away with its last user as soon as the file system is mounted, so a test that is
+//! killed leaves a mount behind (which the next run sweeps) but never a device.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{Run, TempTree};
+
+/// A kind of file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fs {
+    Ext4,
+    Xfs,
+    Btrfs,
+    Tmpfs,
+}
+
+impl Fs {
+    /// Those on a disk.
+    pub(crate) const DISKS: [Self; 3] = [Self::Ext4, Self::Xfs, Self::Btrfs];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Ext4 => "ext4",
+            Self::Xfs => "xfs",
+            Self::Btrfs => "btrfs",
+            Self::Tmpfs => "tmpfs",
+        }
+    }
+}
+
+/// A mounted file system. Detached and gone when dropped.
+#[derive(Debug)]
+pub(crate) struct Image {
+    tree: TempTree,
+}
+
+impl Image {
+    /// Makes and mounts one of about `mib` MiB; XFS and btrfs are never smaller than they can be.
+    pub(crate) fn new(fs: Fs, mib: u64) -> Self {
+        assert!(rustix::process::geteuid().is_root(), "mounting an image takes root");
+        let tree = TempTree::new();
+        let mnt = tree.dir("mnt");
+        if fs == Fs::Tmpfs {
+            let size = format!("size={mib}m");
+            Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&mnt).ok();
+            return Self { tree };
+        }
+        let (least, options): (u64, &[&str]) = match fs {
+            Fs::Xfs => (300, &["-q"]),
+            Fs::Btrfs => (128, &["-q"]),
+            _ => (1, &["-q", "-F", "-E", "lazy_itable_init=1,nodiscard"]),
+        };
+        let file = tree.join("image");
+        let image = File::create_new(&file).expect("the new directory is empty");
+        image.set_len(mib.max(least) << 20).expect("a sparse file takes no room");
+        Command::new(format!("mkfs.{}", fs.name())).args(options).arg(&file).ok();
+        let device = Command::new("losetup").args(["--find", "--show"]).arg(&file).ok().text();
+        let mounted = Command::new("mount").args(["-t", fs.name(), &device]).arg(&mnt).done();
+        // With a user this takes effect when the last one is gone; without, at once.
+        Command::new("losetup").args(["-d", &device]).ok();
+        assert!(mounted.status.success(), "mount {device}: {}", mounted.complaint());
+        let image = Self { tree };
+        super::temp::chmod(&image.path(), 0o755);
+        image
+    }
+
+    pub(crate) fn ext4(mib: u64) -> Self {
+        Self::new(Fs::Ext4, mib)
+    }
+
+    pub(crate) fn xfs(mib: u64) -> Self {
+        Self::new(Fs::Xfs, mib)
+    }
+
+    pub(crate) fn btrfs(mib: u64) -> Self {
+        Self::new(Fs::Btrfs, mib)
+    }
+
+    /// The root of the file system.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.tree.join("mnt")
+    }
+
+    /// A new directory in it.
+    pub(crate) fn dir(&self, name: impl AsRef<Path>) -> PathBuf {
+        let path = self.path().join(name);
+        std::fs::create_dir_all(&path).unwrap_or_else(|e| panic!("cannot make {}: {e}", path.display()));
+        path
+    }
+}

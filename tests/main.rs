@@ -1,0 +1,7 @@
+//! The one integration binary: everything that needs a mount, a process or a whole repository.
+//!
+//! Each area is a folder with its own `mod.rs`; [`common`] is what they share. [`harness`] tests the tests: among
+//! other things it fails when a file below `tests/` is reachable by no `mod` line.
+
+mod common;
+mod harness;
