@@ -1,10 +1,17 @@
 //! Bytes and metadata from one file or tree to another.
 //!
 //! [`file_data`] brings over the bytes of one file by the cheapest means the file systems offer and says which it was;
-//! [`metadata`] brings over everything else of one object. Neither ever follows a final symbolic link.
+//! [`metadata`] brings over everything else of one object; [`tree`] does both for a whole tree, in parallel. None of
+//! them ever follows a symbolic link.
 
 mod data;
+mod links;
 mod meta;
+mod object;
+mod tree;
+mod walk;
 
 pub use data::{Method, file_data, file_data_watched, reflink};
+pub use links::{Symlinks, leads_outside, retarget};
 pub use meta::{metadata, owner, permissions, times, xattrs};
+pub use tree::{Options, Progress, Report, default_threads, tree};
