@@ -47,6 +47,26 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// The word for this kind in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Kind::Usage => "usage",
+            Kind::NotFound => "not-found",
+            Kind::Exists => "exists",
+            Kind::Ambiguous => "ambiguous",
+            Kind::InUse => "in-use",
+            Kind::Locked => "locked",
+            Kind::Conflict => "conflict",
+            Kind::Vanished => "vanished",
+            Kind::Unavailable => "unavailable",
+            Kind::Corrupt => "corrupt",
+            Kind::Git => "git",
+            Kind::TimedOut => "timed-out",
+            Kind::Cancelled => "cancelled",
+            Kind::Io => "io",
+        }
+    }
+
     /// The exit status of the command line for this kind: 2 for wrong use, 1 for failure, and the numbers that `run`
     /// reserves (120 the fork vanished, 124 time limit).
     pub fn exit_status(self) -> u8 {
@@ -74,13 +94,14 @@ pub struct Error {
     kind: Kind,
     action: Cow<'static, str>,
     path: Option<PathBuf>,
+    remedy: Option<Cow<'static, str>>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
 impl Error {
     /// An error of this kind; `action` says what could not be done, or what is wrong, as the start of a sentence.
     pub fn new(kind: Kind, action: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, action: action.into(), path: None, source: None }
+        Self { kind, action: action.into(), path: None, remedy: None, source: None }
     }
 
     /// A failed system call: `action` as in "cannot open the base".
@@ -100,6 +121,18 @@ impl Error {
     pub fn because(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self
+    }
+
+    /// The same error, with what the caller can do about it: an imperative sentence without a full stop.
+    #[must_use]
+    pub fn remedy(mut self, remedy: impl Into<Cow<'static, str>>) -> Self {
+        self.remedy = Some(remedy.into());
+        self
+    }
+
+    /// What the caller can do about it; not part of the message.
+    pub fn hint(&self) -> Option<&str> {
+        self.remedy.as_deref()
     }
 
     /// What went wrong.

@@ -6,6 +6,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod cli;
 pub mod copy;
 pub mod durable;
 pub mod error;

@@ -1,2 +1,5 @@
 //! The `treefork` command.
-fn main() {}
+
+fn main() -> std::process::ExitCode {
+    treefork::cli::main()
+}

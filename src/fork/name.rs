@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Kind, Result};
@@ -25,7 +26,8 @@ impl Id {
     /// A new random one.
     pub fn random() -> Result<Self> {
         let mut bytes = [0; ID_LEN];
-        getrandom::fill(&mut bytes).map_err(|e| Error::new(Kind::Io, "cannot get random bytes").because(e))?;
+        // Up to 256 bytes come whole (getrandom(2)).
+        getrandom(&mut bytes, GetRandomFlags::empty()).map_err(|e| Error::io("cannot get random bytes", e))?;
         let letter = |(n, byte): (usize, u8)| {
             let among = if n == 0 { 22 } else { 32 };
             ALPHABET[usize::from(byte) % among] as char

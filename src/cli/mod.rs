@@ -1,0 +1,69 @@
+//! The command line: the only code of the crate that prints or exits.
+//!
+//! One file a command group, each with a `clap` struct for its arguments and a `run` that returns the exit status. To
+//! add a command: write such a file, and name it in [`Command`] and in [`Command::run`]. What commands share (where the
+//! store is, text or JSON, tables, hints) is in [`output`].
+
+mod forks;
+mod output;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::error::Result;
+use output::Context;
+
+/// Near-free, isolated forks of a directory tree, and a safe way back.
+#[derive(Parser)]
+#[command(name = "treefork", version, arg_required_else_help = true)]
+struct Cli {
+    /// The directory that keeps the forks [default: $XDG_STATE_HOME/treefork, else ~/.local/state/treefork]
+    #[arg(long, global = true, env = "TREEFORK_STORE", value_name = "DIR")]
+    store: Option<PathBuf>,
+    /// Print JSON instead of text
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// List the forks
+    List(forks::List),
+    /// Print the path of a fork
+    Path(forks::Path),
+}
+
+impl Command {
+    fn run(self, context: &Context) -> Result<u8> {
+        match self {
+            Command::List(command) => command.run(context),
+            Command::Path(command) => command.run(context),
+        }
+    }
+}
+
+/// Runs the command that the arguments of the process name.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => return output::refuse_arguments(&e),
+    };
+    let context = Context::new(cli.store, cli.json);
+    let status = cli.command.run(&context).unwrap_or_else(|e| output::report(&e, context.json));
+    ExitCode::from(status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tree_of_arguments_is_sound() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,199 @@
+//! What commands share: the store, text or JSON, tables, errors with a hint.
+//!
+//! Results go to standard output and everything said about them to standard error. Colours are for terminals, and
+//! `NO_COLOR` turns them off. A closed pipe ends the command in silence.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use comfy_table::{ContentArrangement, Table, presets};
+use serde::Serialize;
+
+use crate::error::{Error, Kind, Result};
+use crate::fork::Store;
+
+/// What the options before the command said.
+pub(super) struct Context {
+    store: Option<PathBuf>,
+    /// Print JSON instead of text.
+    pub(super) json: bool,
+}
+
+impl Context {
+    pub(super) fn new(store: Option<PathBuf>, json: bool) -> Self {
+        Self { store, json }
+    }
+
+    /// The store, made where there is none.
+    #[expect(dead_code, reason = "for the commands that make something")]
+    pub(super) fn store(&self) -> Result<Store> {
+        Store::open(&Store::locate(self.store.as_deref())?)
+    }
+
+    /// The store, or `None` where there is none yet.
+    pub(super) fn existing_store(&self) -> Result<Option<Store>> {
+        Store::open_existing(&Store::locate(self.store.as_deref())?)
+    }
+
+    /// The store of a fork that is asked for by name; an error that says so where there is none.
+    pub(super) fn store_of(&self, fork: &str) -> Result<Store> {
+        let path = Store::locate(self.store.as_deref())?;
+        Store::open_existing(&path)?.ok_or_else(|| {
+            let what = format!("no fork is called {fork:?}: there is no store");
+            Error::new(Kind::NotFound, what).at(path).remedy("make a fork with `treefork create`, or name its --store")
+        })
+    }
+
+    /// Prints a value as JSON, or as the text that `text` makes of it.
+    pub(super) fn print<T: Serialize>(&self, value: &T, text: impl FnOnce(&T) -> String) -> Result<()> {
+        if self.json { print_json(value) } else { print(text(value).as_bytes()) }
+    }
+}
+
+/// Writes to standard output. A reader that went away is no error of ours: the process ends, as `SIGPIPE` would do it.
+pub(super) fn print(bytes: &[u8]) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(141),
+        other => other.map_err(|e| Error::io("cannot write to standard output", e)),
+    }
+}
+
+/// Prints a value as JSON.
+pub(super) fn print_json<T: Serialize>(value: &T) -> Result<()> {
+    let mut text =
+        serde_json::to_vec_pretty(value).map_err(|e| Error::new(Kind::Io, "cannot encode JSON").because(e))?;
+    text.push(b'\n');
+    print(&text)
+}
+
+/// Says something about a result, on standard error.
+pub(super) fn note(text: &str) {
+    // Nobody to tell where standard error is gone.
+    let _ = writeln!(std::io::stderr().lock(), "treefork: {text}");
+}
+
+/// A table with these headings: plain columns, one line a row, so that it can be cut and searched.
+pub(super) fn table(headings: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(headings.iter().copied());
+    table.set_content_arrangement(ContentArrangement::Disabled);
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    table
+}
+
+/// The text of a table, without spaces at line ends; `colour` may give a row one, for terminals.
+pub(super) fn lines(table: &Table, colour: impl Fn(usize) -> Option<Colour>) -> String {
+    let coloured = paints(std::io::stdout().is_terminal());
+    let line = |(n, line): (usize, String)| {
+        let line = line.trim_end();
+        // Line 0 holds the headings.
+        match n.checked_sub(1).filter(|_| coloured).and_then(&colour) {
+            Some(colour) => format!("\x1b[{}m{line}\x1b[0m\n", colour as u8),
+            None => format!("{line}\n"),
+        }
+    };
+    table.lines().enumerate().map(line).collect()
+}
+
+/// The colours in use.
+#[derive(Clone, Copy)]
+pub(super) enum Colour {
+    Red = 31,
+    Yellow = 33,
+}
+
+fn paints(terminal: bool) -> bool {
+    let unset = |name| std::env::var_os(name).is_none_or(|v| v.is_empty());
+    terminal && unset("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+#[derive(Serialize)]
+struct Failure<'a> {
+    error: FailureOf<'a>,
+}
+
+#[derive(Serialize)]
+struct FailureOf<'a> {
+    kind: &'static str,
+    message: String,
+    hint: Option<&'a str>,
+}
+
+/// Reports an error: one line and a hint; with `--json` an object on standard output as well. Returns the exit status.
+pub(super) fn report(error: &Error, json: bool) -> u8 {
+    let mark = if paints(std::io::stderr().is_terminal()) { "\x1b[31mtreefork:\x1b[0m" } else { "treefork:" };
+    let message = one_line(&error.to_string());
+    let hint = error.hint().or_else(|| general_hint(error.kind()));
+    let mut out = std::io::stderr().lock();
+    // Nobody to tell where standard error is gone.
+    let _ = writeln!(out, "{mark} {message}");
+    if let Some(hint) = hint {
+        let _ = writeln!(out, "hint: {hint}");
+    }
+    if json {
+        let failure = Failure { error: FailureOf { kind: error.kind().as_str(), message, hint } };
+        let _ = print_json(&failure);
+    }
+    error.kind().exit_status()
+}
+
+/// What helps with most errors of a kind, where the error does not know better.
+fn general_hint(kind: Kind) -> Option<&'static str> {
+    match kind {
+        Kind::Usage => Some("`treefork help` and `treefork COMMAND --help` say how it is used"),
+        Kind::NotFound | Kind::Ambiguous => Some("`treefork list` shows the forks"),
+        Kind::InUse => Some("end those processes, or use --force"),
+        Kind::Locked => Some("wait until the other command is done, then try again"),
+        Kind::Unavailable => Some("`treefork doctor` says what this machine lacks"),
+        Kind::Corrupt => Some("nothing was changed; `treefork doctor` looks closer"),
+        Kind::Vanished => Some("`treefork doctor` looks closer; the fork's changes are kept in the store"),
+        Kind::Exists | Kind::Conflict | Kind::Git | Kind::TimedOut | Kind::Cancelled | Kind::Io => None,
+    }
+}
+
+/// Causes from elsewhere may hold line breaks; an error is one line.
+fn one_line(text: &str) -> String {
+    text.replace(['\n', '\r'], " ")
+}
+
+/// Reports arguments that make no sense the way all errors are reported; help and version go to standard output.
+pub(super) fn refuse_arguments(error: &clap::Error) -> ExitCode {
+    use clap::error::ErrorKind;
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        return match print(error.to_string().as_bytes()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(e) => ExitCode::from(report(&e, false)),
+        };
+    }
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        let _ = write!(std::io::stderr().lock(), "{error}");
+        return ExitCode::from(Kind::Usage.exit_status());
+    }
+    let text = error.to_string();
+    // Clap's paragraphs: the error, then tips, then usage. The first one is the error.
+    let first = text.split("\n\n").next().unwrap_or_default();
+    let first = first.strip_prefix("error: ").unwrap_or(first);
+    let words: Vec<&str> = first.split_whitespace().collect();
+    ExitCode::from(report(&Error::new(Kind::Usage, words.join(" ")), false))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_one_line() {
+        assert_eq!(one_line("a\nb\rc"), "a b c");
+    }
+
+    #[test]
+    fn tables_have_no_trailing_spaces() {
+        let mut table = table(&["FORK", "STATE"]);
+        table.add_row(["a", "live"]);
+        assert_eq!(lines(&table, |_| None), "FORK  STATE\na     live\n");
+    }
+}
