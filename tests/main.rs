@@ -4,4 +4,5 @@
 //! other things it fails when a file below `tests/` is reachable by no `mod` line.
 
 mod common;
+mod git;
 mod harness;

@@ -4,9 +4,11 @@
 //! repository's own configuration names is executed, and nothing of the caller's environment or configuration plays in.
 
 mod command;
+pub mod dirty;
 mod neutral;
 mod paths;
 mod repo;
+pub mod worktree;
 
 pub use command::{Git, Head, version};
 pub use repo::{DotGit, Elsewhere, Repo};
