@@ -6,3 +6,4 @@
 mod common;
 mod git;
 mod harness;
+mod semantics;

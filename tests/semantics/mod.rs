@@ -1,0 +1,12 @@
+//! A fork behaves as a plain directory does.
+//!
+//! [`ops`] are file operations as values, [`random`] makes sequences of them, [`engine`] carries them out on a
+//! directory (plain or a mount), and [`differential`] runs them on a fork and on a plain copy of its base.
+
+mod differential;
+mod engine;
+mod ops;
+mod random;
+mod regressions;
+mod rng;
+mod show;
