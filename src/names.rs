@@ -6,6 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 /// The longest name a directory entry may have, in bytes (`NAME_MAX`). The kernel hands FUSE servers names of up to
 /// 1,024 bytes, so `ENAMETOOLONG` is ours to answer.
@@ -104,6 +105,34 @@ impl RelPath {
     /// A path from bytes that [`as_bytes`](Self::as_bytes) gave; checked like [`new`](Self::new).
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         Self::new(Path::new(&OsString::from_vec(bytes.to_vec())))
+    }
+}
+
+/// As text where it is UTF-8, as an array of bytes where it is not.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Wire {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+impl Serialize for RelPath {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let wire = match std::str::from_utf8(self.as_bytes()) {
+            Ok(text) => Wire::Text(text.to_owned()),
+            Err(_) => Wire::Bytes(self.as_bytes().to_vec()),
+        };
+        wire.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for RelPath {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let bytes = match Wire::deserialize(deserializer)? {
+            Wire::Text(text) => text.into_bytes(),
+            Wire::Bytes(bytes) => bytes,
+        };
+        Self::from_bytes(&bytes).ok_or_else(|| serde::de::Error::custom("not a path below a root"))
     }
 }
 

@@ -45,16 +45,8 @@ impl From<&Stat> for BaseState {
 
 #[derive(Serialize, Deserialize)]
 struct Line {
-    /// Bytes of the path, as text where they are UTF-8 and as an array of numbers where not.
-    path: PathText,
+    path: RelPath,
     state: BaseState,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(untagged)]
-enum PathText {
-    Text(String),
-    Bytes(Vec<u8>),
 }
 
 /// The writing end, held by the server of the fork.
@@ -70,11 +62,8 @@ impl Ledger {
 
     /// Notes the state of the base object at `path`, before it is covered.
     pub fn note(&self, path: &RelPath, state: BaseState) -> Result<(), Errno> {
-        let path = match std::str::from_utf8(path.as_bytes()) {
-            Ok(text) => PathText::Text(text.to_owned()),
-            Err(_) => PathText::Bytes(path.as_bytes().to_vec()),
-        };
-        let mut line = serde_json::to_vec(&Line { path, state }).expect("numbers and strings always serialise");
+        let mut line =
+            serde_json::to_vec(&Line { path: path.clone(), state }).expect("numbers and strings always serialise");
         line.push(b'\n');
         // One write under the lock, so that a line is whole or (killed in the middle) the last one.
         self.0.lock().write_all(&line).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
@@ -100,13 +89,7 @@ pub fn read(work: &OwnedFd) -> Result<HashMap<RelPath, BaseState>, Errno> {
     for line in BufReader::new(file).split(b'\n') {
         let line = line.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
         let Ok(line) = serde_json::from_slice::<Line>(&line) else { continue };
-        let path = match &line.path {
-            PathText::Text(text) => RelPath::from_bytes(text.as_bytes()),
-            PathText::Bytes(bytes) => RelPath::from_bytes(bytes),
-        };
-        if let Some(path) = path {
-            states.entry(path).or_insert(line.state);
-        }
+        states.entry(line.path).or_insert(line.state);
     }
     Ok(states)
 }

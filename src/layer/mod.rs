@@ -4,6 +4,11 @@
 //! or fuse-overlayfs can read it; what goes beyond that format is drawn in `docs/format.md`. [`ledger`] remembers the
 //! state in which the fork found each base object that it changed or hid: a merge compares the parent against it.
 
+pub mod index;
 pub mod ledger;
 pub mod marks;
+pub mod origins;
+pub mod resolve;
+pub mod staging;
+pub mod tree;
 pub mod watch;

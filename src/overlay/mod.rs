@@ -4,13 +4,54 @@
 //! named by number. There are no open files here: whoever drives it holds nodes (by looking them up, until it forgets
 //! them), and reading, writing and syncing go to the node. That is the shape of a FUSE session in which `OPEN` and
 //! `OPENDIR` are answered `ENOSYS`, so that the kernel keeps its caches and asks nothing when files are opened.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `node` | the nodes, their places on disk, and the order of locks |
+//! | `fds` | descriptors kept open between operations |
+//! | `lookup` | from a name to a node, and from a node to descriptors |
+//! | `attr` | reading and setting attributes; time stamps of directories |
+//! | `copyup` | bringing an object into the upper before its first change |
+//! | `data` | reading and writing content |
+//! | `create`, `remove`, `rename` | changing names |
+//! | `listing` | merged directory listings with offsets that stay valid |
+//! | `xattr` | extended attributes |
+//! | `drift` | following changes that others make to the base |
+
+mod attr;
+mod copyup;
+mod create;
+mod data;
+mod drift;
+mod fds;
+mod listing;
+mod lookup;
+mod node;
+mod remove;
+mod rename;
+mod xattr;
 
 use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno;
 
-use crate::sys::{Stat, Time};
+use crate::layer::index::Index;
+use crate::layer::ledger::Ledger;
+use crate::layer::origins::Origins;
+use crate::layer::resolve::LowerDir;
+use crate::layer::staging::Staging;
+use crate::layer::tree::Layer;
+use crate::layer::watch::Watch;
+use crate::names::RelPath;
+use crate::sys::{Ident, Stat, Time};
+
+pub use fds::FdCache;
+use node::{Dir, DirState, Kind, Node, Table};
 
 /// The number of the root node.
 pub const ROOT: u64 = 1;
@@ -102,3 +143,203 @@ pub trait Invalidate: Send + Sync {
     /// Attributes (and with `data` also the cached content or listing) of `node` are out of date.
     fn node(&self, node: u64, data: bool);
 }
+
+/// A lower layer to read through.
+#[derive(Debug)]
+pub struct Lower {
+    /// Its root (`O_PATH`), opened before the fork is mounted.
+    pub root: OwnedFd,
+    /// Whether it is in overlay format; the base of a fork is not.
+    pub marked: bool,
+    /// Whether to follow changes from outside.
+    pub watch: bool,
+}
+
+/// What an overlay is made of.
+#[derive(Debug)]
+pub struct Config {
+    /// The lower layers, top first, the base last; at least one.
+    pub lowers: Vec<Lower>,
+    /// The root of the upper (`O_PATH`); `None` for a read-only file system.
+    pub upper: Option<OwnedFd>,
+    /// The work area, on the file system of the upper; needed with an upper.
+    pub work: Option<OwnedFd>,
+    /// Notices changes from outside; shared by all forks of a process.
+    pub watch: Option<Arc<Watch>>,
+    /// Descriptors kept open; shared by all forks of a process.
+    pub fds: Arc<FdCache>,
+    /// When the fork was created (real time). With it the root of a new upper takes over the attributes of the base's
+    /// root, and a base object changed since then counts as drift.
+    pub created: Option<Time>,
+}
+
+/// For how long the kernel may believe what cannot change without us noticing.
+const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
+/// For how long it may believe what is not watched.
+const MOMENT: Duration = Duration::from_millis(100);
+
+/// The file system of one fork.
+#[derive(Debug)]
+pub struct Overlay {
+    layers: RwLock<Vec<Arc<Layer>>>,
+    upper: Option<Upper>,
+    table: Table,
+    /// Shared by whoever goes by names, exclusive while a rename changes them. See `node` for the order of locks.
+    names: RwLock<()>,
+    fds: Arc<FdCache>,
+    /// Our number in the descriptor cache.
+    owner: u32,
+    /// Device of the base: objects on it keep their numbers.
+    base_dev: u64,
+    listings: Mutex<listing::Listings>,
+    drift: drift::Drift,
+}
+
+/// The upper and everything that belongs to it.
+#[derive(Debug)]
+struct Upper {
+    root: Arc<fds::Opened>,
+    dev: u64,
+    work: OwnedFd,
+    staging: Staging,
+    index: Index,
+    origins: Origins,
+    ledger: Ledger,
+}
+
+impl Overlay {
+    /// Puts the layers together; prepares the work area and clears what a crash left in it.
+    ///
+    /// `EINVAL` without a lower, or with an upper but no work area; `EXDEV` where the two are on different file systems.
+    pub fn new(config: Config) -> Result<Arc<Self>> {
+        let Config { lowers, upper, work, watch, fds, created } = config;
+        let layers = lowers
+            .into_iter()
+            .map(|lower| Layer::new(lower.root, lower.marked, lower.watch && watch.is_some()).map(Arc::new))
+            .collect::<Result<Vec<_>>>()?;
+        let base = layers.last().ok_or(Errno::INVAL)?;
+        let (base_dev, owner) = (base.dev, fds.owner());
+        let upper = match (upper, work) {
+            (Some(root), Some(work)) => Some(Upper::open(root, work)?),
+            (Some(_), None) => return Err(Errno::INVAL),
+            (None, _) => None,
+        };
+        if let (Some(upper), Some(_)) = (&upper, created) {
+            upper.adopt_root(&layers[0])?;
+        }
+        let root = Arc::new(root_node(&layers, upper.as_ref())?);
+        let work = upper.as_ref().map(|upper| upper.work.as_fd());
+        let drift = drift::Drift::open(work, created)?;
+        let overlay = Arc::new(Self {
+            layers: RwLock::new(layers),
+            upper,
+            table: Table::new(root),
+            names: RwLock::new(()),
+            owner,
+            fds,
+            base_dev,
+            listings: Mutex::default(),
+            drift,
+        });
+        if let Some(watch) = watch {
+            let sink: Weak<Overlay> = Arc::downgrade(&overlay);
+            overlay.drift.subscribe(watch.subscribe(sink));
+        }
+        Ok(overlay)
+    }
+
+    /// How many nodes the kernel holds, the root among them.
+    pub fn nodes(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Free and total space: of the upper, or of the top lower in a read-only file system.
+    pub fn statfs(&self) -> Result<rustix::fs::StatVfs> {
+        match &self.upper {
+            Some(upper) => rustix::fs::fstatvfs(&upper.root.fd),
+            None => rustix::fs::fstatvfs(&self.layers.read()[0].root),
+        }
+    }
+
+    /// Makes everything written so far survive a power cut.
+    pub fn sync_all(&self) -> Result<()> {
+        let Some(upper) = &self.upper else { return Ok(()) };
+        let root = crate::sys::reopen(upper.root.fd.as_fd(), rustix::fs::OFlags::RDONLY)?;
+        rustix::fs::syncfs(&root)
+    }
+
+    /// The upper, or `EROFS`.
+    fn writable(&self) -> Result<&Upper> {
+        self.upper.as_ref().ok_or(Errno::ROFS)
+    }
+
+    fn node(&self, id: u64) -> Result<Arc<Node>> {
+        // A number that the kernel holds but we do not: it outlived the object behind it.
+        self.table.get(id).ok_or(Errno::STALE)
+    }
+}
+
+impl Drop for Overlay {
+    fn drop(&mut self) {
+        self.fds.remove_owner(self.owner);
+    }
+}
+
+impl Upper {
+    fn open(root: OwnedFd, work: OwnedFd) -> Result<Self> {
+        let dev = Stat::of(root.as_fd())?.dev;
+        if Stat::of(work.as_fd())?.dev != dev {
+            return Err(Errno::XDEV);
+        }
+        Ok(Self {
+            root: fds::Opened::new(root),
+            dev,
+            staging: Staging::open(&work)?,
+            index: Index::open(&work)?,
+            origins: Origins::open(&work)?,
+            ledger: Ledger::open(&work)?,
+            work,
+        })
+    }
+}
+
+fn root_node(layers: &[Arc<Layer>], upper: Option<&Upper>) -> Result<Node> {
+    let mut lowers = Vec::new();
+    for layer in layers {
+        let ident = Stat::of(layer.root.as_fd())?.ident();
+        lowers.push(LowerDir { layer: Arc::clone(layer), path: RelPath::root(), ident });
+    }
+    // The number of the root is the base's, as everywhere: preserved layers come and go above it.
+    let ident: Ident = lowers[lowers.len() - 1].ident;
+    let marks = match upper {
+        Some(upper) => copyup::root_marks(upper)?,
+        None => Default::default(),
+    };
+    let state = DirState {
+        link: None,
+        upper: upper.is_some(),
+        attribute_whiteouts: marks.attribute_whiteouts,
+        lowers: lowers.into(),
+        borrowed_ctime: marks.origin.and_then(|origin| origin.ctime),
+        inherit: None,
+        removed: None,
+        unwatched: false,
+    };
+    Ok(Node {
+        id: ROOT,
+        ino: ident.ino,
+        ident,
+        lookups: AtomicU64::new(1),
+        copying: Mutex::new(()),
+        kind: Kind::Dir(Box::new(Dir {
+            state: RwLock::new(state),
+            change: Mutex::new(()),
+            watched: AtomicBool::new(false),
+            epoch: AtomicU64::new(0),
+            absent: Mutex::default(),
+        })),
+    })
+}
+
+#[cfg(test)]
+mod tests;

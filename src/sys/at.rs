@@ -26,9 +26,20 @@ impl<'a> At<'a> {
         Self { dir: dir.as_fd(), name: name.as_ref() }
     }
 
+    /// The object behind a descriptor itself, which needs no name (`O_PATH` will do). Only reading, setting attributes
+    /// and opening make sense on it.
+    pub fn object(fd: &'a impl AsFd) -> Self {
+        Self { dir: fd.as_fd(), name: OsStr::new("") }
+    }
+
+    /// The flag that makes a call act on the object behind the descriptor where there is no name.
+    fn empty(self) -> AtFlags {
+        if self.name.is_empty() { AtFlags::EMPTY_PATH } else { AtFlags::empty() }
+    }
+
     /// Its attributes.
     pub fn stat(self) -> Result<Stat, Errno> {
-        statx(self.dir, self.name, AtFlags::empty())
+        statx(self.dir, self.name, self.empty())
     }
 
     /// Its attributes, or `None` where there is no such entry.
@@ -47,6 +58,9 @@ impl<'a> At<'a> {
 
     /// Opens it with a mode for `O_CREAT`; the mode is taken as it is, less the umask of the process.
     pub fn create(self, flags: OFlags, mode: u32) -> Result<OwnedFd, Errno> {
+        if self.name.is_empty() {
+            return reopen(self.dir, flags);
+        }
         rustix::fs::openat(self.dir, self.name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::from_raw_mode(mode))
     }
 
@@ -105,6 +119,9 @@ impl<'a> At<'a> {
 
     /// Sets permission bits (never through a symbolic link, whose mode cannot be set: `EOPNOTSUPP`).
     pub fn chmod(self, mode: u32) -> Result<(), Errno> {
+        if self.name.is_empty() {
+            return rustix::fs::chmod(proc_fd(self.dir), Mode::from_raw_mode(mode & 0o7777));
+        }
         let fd = self.open(OFlags::PATH)?;
         if Stat::of(fd.as_fd())?.is_symlink() {
             return Err(Errno::OPNOTSUPP);
@@ -115,12 +132,12 @@ impl<'a> At<'a> {
     /// Sets owner and group where given.
     pub fn chown(self, uid: Option<u32>, gid: Option<u32>) -> Result<(), Errno> {
         let (uid, gid) = (uid.map(rustix::fs::Uid::from_raw), gid.map(rustix::fs::Gid::from_raw));
-        rustix::fs::chownat(self.dir, self.name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
+        rustix::fs::chownat(self.dir, self.name, uid, gid, AtFlags::SYMLINK_NOFOLLOW | self.empty())
     }
 
     /// Sets access and change times; `UTIME_NOW` and `UTIME_OMIT` as in `utimensat(2)`.
     pub fn utimens(self, times: &rustix::fs::Timestamps) -> Result<(), Errno> {
-        rustix::fs::utimensat(self.dir, self.name, times, AtFlags::SYMLINK_NOFOLLOW)
+        rustix::fs::utimensat(self.dir, self.name, times, AtFlags::SYMLINK_NOFOLLOW | self.empty())
     }
 
     /// An extended attribute; `None` where it is not set or the file system keeps none.
@@ -128,7 +145,7 @@ impl<'a> At<'a> {
         let path = self.proc_path();
         let mut value = vec![0; 256];
         loop {
-            match rustix::fs::lgetxattr(&path, attribute, value.as_mut_slice()) {
+            match self.get_xattr_at(&path, attribute, &mut value) {
                 Ok(n) => {
                     value.truncate(n);
                     return Ok(Some(value));
@@ -143,12 +160,18 @@ impl<'a> At<'a> {
 
     /// Sets an extended attribute.
     pub fn set_xattr(self, attribute: &OsStr, value: &[u8], flags: XattrFlags) -> Result<(), Errno> {
-        rustix::fs::lsetxattr(self.proc_path(), attribute, value, flags)
+        match self.name.is_empty() {
+            true => rustix::fs::setxattr(self.proc_path(), attribute, value, flags),
+            false => rustix::fs::lsetxattr(self.proc_path(), attribute, value, flags),
+        }
     }
 
     /// Removes an extended attribute; `ENODATA` where it is not set.
     pub fn remove_xattr(self, attribute: &OsStr) -> Result<(), Errno> {
-        rustix::fs::lremovexattr(self.proc_path(), attribute)
+        match self.name.is_empty() {
+            true => rustix::fs::removexattr(self.proc_path(), attribute),
+            false => rustix::fs::lremovexattr(self.proc_path(), attribute),
+        }
     }
 
     /// The names of all extended attributes; empty where the file system keeps none.
@@ -156,7 +179,7 @@ impl<'a> At<'a> {
         let path = self.proc_path();
         let mut list = vec![0_u8; 1024];
         let n = loop {
-            match rustix::fs::llistxattr(&path, list.as_mut_slice()) {
+            match self.list_xattr_at(&path, &mut list) {
                 Ok(n) => break n,
                 Err(Errno::NOTSUP) => break 0,
                 Err(Errno::RANGE) if list.len() < 65_536 => list.resize(65_536, 0),
@@ -167,10 +190,27 @@ impl<'a> At<'a> {
         Ok(names.map(|name| OsStr::from_bytes(name).to_os_string()).collect())
     }
 
-    /// A path for the calls that take no directory descriptor (extended attributes before Linux 6.13).
+    fn get_xattr_at(self, path: &Path, attribute: &OsStr, value: &mut [u8]) -> Result<usize, Errno> {
+        match self.name.is_empty() {
+            true => rustix::fs::getxattr(path, attribute, value),
+            false => rustix::fs::lgetxattr(path, attribute, value),
+        }
+    }
+
+    fn list_xattr_at(self, path: &Path, list: &mut [u8]) -> Result<usize, Errno> {
+        match self.name.is_empty() {
+            true => rustix::fs::listxattr(path, list),
+            false => rustix::fs::llistxattr(path, list),
+        }
+    }
+
+    /// A path for the calls that take no directory descriptor (extended attributes before Linux 6.13). The path of an
+    /// object behind a descriptor is a magic link: the calls on it have to follow.
     fn proc_path(self) -> PathBuf {
         let mut path = proc_fd(self.dir);
-        path.push(self.name);
+        if !self.name.is_empty() {
+            path.push(self.name);
+        }
         path
     }
 }

@@ -1,0 +1,190 @@
+//! What a name in a directory means, through the upper and the lowers.
+//!
+//! The upper decides first: an object there hides everything below, a whiteout says there is nothing, a directory shows
+//! the lower directories of its name (or of its redirect) unless it is opaque. The lowers follow, top first; a
+//! directory merges with the directories below it until something else stands in the way.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use super::marks::{self, DirMarks, Origin};
+use super::origins::Origins;
+use super::tree::Layer;
+use crate::names::RelPath;
+use crate::sys::{At, Ident, Stat, open_beneath};
+
+/// A directory in a lower layer.
+#[derive(Clone, Debug)]
+pub struct LowerDir {
+    /// The layer.
+    pub layer: Arc<Layer>,
+    /// The path in it.
+    pub path: RelPath,
+    /// Which directory was there when it was found.
+    pub ident: Ident,
+}
+
+/// What a name means.
+#[derive(Debug)]
+pub enum Found {
+    /// Not a directory, in the upper.
+    Upper {
+        /// Its attributes there.
+        stat: Stat,
+        /// What it was copied from.
+        origin: Option<Origin>,
+    },
+    /// Not a directory, in a lower layer.
+    Lower {
+        /// The layer.
+        layer: Arc<Layer>,
+        /// The path in it.
+        path: RelPath,
+        /// Its attributes.
+        stat: Stat,
+    },
+    /// A directory.
+    Dir {
+        /// Attributes and marks in the upper, where it stands there.
+        upper: Option<(Stat, DirMarks)>,
+        /// The lower directories that show through, top first, and the attributes of the first.
+        lowers: Vec<LowerDir>,
+        /// Attributes of the first lower.
+        top: Option<Stat>,
+    },
+}
+
+/// The upper directory that a name is looked up in.
+#[derive(Clone, Copy, Debug)]
+pub struct UpperDir<'a> {
+    /// The directory.
+    pub fd: BorrowedFd<'a>,
+    /// Whether whiteouts in attribute form may stand in it.
+    pub attribute_whiteouts: bool,
+}
+
+/// A directory being looked into: its place in the upper and in the lowers.
+pub struct Scope<'a> {
+    /// In the upper, if it stands there.
+    pub upper: Option<UpperDir<'a>>,
+    /// In the lowers.
+    pub lowers: &'a [LowerDir],
+    /// All lower layers, for redirects.
+    pub layers: &'a [Arc<Layer>],
+    /// Opens a lower directory, checked to be the one that was found.
+    pub open: &'a dyn Fn(&LowerDir) -> Result<Arc<OwnedFd>, Errno>,
+}
+
+impl Scope<'_> {
+    /// What `name` means here.
+    pub fn find(&self, name: &OsStr, origins: Option<&Origins>) -> Result<Option<Found>, Errno> {
+        let Some(upper) = self.upper else { return self.find_below(name) };
+        let at = At { dir: upper.fd, name };
+        let Some(stat) = at.try_stat()? else { return self.find_below(name) };
+        if marks::is_whiteout(at, &stat, upper.attribute_whiteouts)? {
+            return Ok(None);
+        }
+        if !stat.is_dir() {
+            let origin = upper_origin(at, &stat, origins)?;
+            return Ok(Some(Found::Upper { stat, origin }));
+        }
+        let marks = DirMarks::read(at)?;
+        let (lowers, top) = if marks.opaque {
+            (Vec::new(), None)
+        } else if let Some(path) = &marks.redirect {
+            dirs_at(self.layers, path)?
+        } else {
+            match self.find_below(name)? {
+                Some(Found::Dir { lowers, top, .. }) => (lowers, top),
+                _ => (Vec::new(), None),
+            }
+        };
+        Ok(Some(Found::Dir { upper: Some((stat, marks)), lowers, top }))
+    }
+
+    /// What `name` means in the lowers alone: what the upper hides, or would show without its own entry.
+    pub fn find_below(&self, name: &OsStr) -> Result<Option<Found>, Errno> {
+        let mut dirs: Vec<LowerDir> = Vec::new();
+        let mut top = None;
+        let mut redirect: Option<RelPath> = None;
+        for lower in self.lowers {
+            let (at_path, stat, marks) = match &redirect {
+                Some(path) => match look_at(&lower.layer, path)? {
+                    Some((stat, marks)) => (path.clone(), stat, marks),
+                    None => continue,
+                },
+                None => {
+                    let dir = (self.open)(lower)?;
+                    let at = At::new(&*dir, name);
+                    let Some(stat) = at.try_stat()? else { continue };
+                    if lower.layer.marked && marks::is_whiteout(at, &stat, true)? {
+                        break;
+                    }
+                    let marks =
+                        if lower.layer.marked && stat.is_dir() { DirMarks::read(at)? } else { DirMarks::default() };
+                    (lower.path.join(name), stat, marks)
+                }
+            };
+            if !stat.is_dir() {
+                if dirs.is_empty() {
+                    return Ok(Some(Found::Lower { layer: Arc::clone(&lower.layer), path: at_path, stat }));
+                }
+                break;
+            }
+            top.get_or_insert(stat);
+            dirs.push(LowerDir { layer: Arc::clone(&lower.layer), path: at_path, ident: stat.ident() });
+            if marks.opaque {
+                break;
+            }
+            redirect = marks.redirect.or(redirect);
+        }
+        Ok(top.is_some().then_some(Found::Dir { upper: None, lowers: dirs, top }))
+    }
+}
+
+/// The origin of a non-directory in the upper, from its attribute or from the table of those that carry none.
+pub fn upper_origin(at: At<'_>, stat: &Stat, origins: Option<&Origins>) -> Result<Option<Origin>, Errno> {
+    if stat.is_file() { marks::read_origin(at) } else { Ok(origins.and_then(|table| table.get(stat.ident()))) }
+}
+
+/// The directories at a path of the lower layers, top first, as a redirect names them.
+pub fn dirs_at(layers: &[Arc<Layer>], path: &RelPath) -> Result<(Vec<LowerDir>, Option<Stat>), Errno> {
+    let mut dirs = Vec::new();
+    let mut top = None;
+    for layer in layers {
+        let Some((stat, marks)) = look_at(layer, path)? else { continue };
+        if !stat.is_dir() {
+            break;
+        }
+        top.get_or_insert(stat);
+        dirs.push(LowerDir { layer: Arc::clone(layer), path: path.clone(), ident: stat.ident() });
+        if marks.opaque {
+            break;
+        }
+    }
+    Ok((dirs, top))
+}
+
+/// Attributes and marks of the object at a path of a layer.
+fn look_at(layer: &Layer, path: &RelPath) -> Result<Option<(Stat, DirMarks)>, Errno> {
+    let (parent, name) = match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) => (parent, name),
+        _ => return Ok(Some((Stat::of(layer.root.as_fd())?, DirMarks::default()))),
+    };
+    let dir = match open_beneath(&layer.root, &parent, OFlags::PATH | OFlags::DIRECTORY) {
+        Ok(dir) => dir,
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
+        Err(e) => return Err(e),
+    };
+    let at = At::new(&dir, name);
+    let Some(stat) = at.try_stat()? else { return Ok(None) };
+    if layer.marked && marks::is_whiteout(at, &stat, true)? {
+        return Ok(None);
+    }
+    let marks = if layer.marked && stat.is_dir() { DirMarks::read(at)? } else { DirMarks::default() };
+    Ok(Some((stat, marks)))
+}

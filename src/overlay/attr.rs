@@ -1,0 +1,235 @@
+//! Reading and setting attributes.
+//!
+//! What a node shows is what the file system says of the object behind it, with the node's own number, the fork's count
+//! of names, and for a directory that is in the upper only as a way to something else the change time of the lower.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+use rustix::io::Errno;
+
+use super::fds::{Opened, Slot};
+use super::lookup::gone;
+use super::node::{Dir, File, Kind, Node, Place};
+use super::{Attr, Caller, Overlay, Result, SetAttr, SetTime};
+use crate::layer::marks::{self, Origin};
+use crate::layer::tree::Layer;
+use crate::names::RelPath;
+use crate::sys::{At, Stat};
+
+impl Overlay {
+    /// The attributes of a node, and for how long they may be believed.
+    pub fn getattr(&self, node: u64) -> Result<(Attr, Duration)> {
+        let node = self.node(node)?;
+        let _names = self.names.read();
+        Ok((self.attr(&node)?, self.attr_ttl(&node)))
+    }
+
+    /// Changes attributes; the answer is as of [`getattr`](Self::getattr).
+    pub fn setattr(&self, _caller: Caller, node: u64, change: &SetAttr) -> Result<(Attr, Duration)> {
+        let node = self.node(node)?;
+        self.writable()?;
+        match &node.kind {
+            Kind::Dir(dir) => {
+                let _names = self.names.read();
+                self.copy_up_dir(&node)?;
+                let _change = dir.change.lock();
+                self.on_object(&node, |at| apply(at, change))?;
+                dir.state.write().inherit = None;
+                self.unborrow(&node)?;
+                Ok((self.attr(&node)?, self.attr_ttl(&node)))
+            }
+            Kind::File(file) => {
+                self.copy_up(&node, change.size.unwrap_or(u64::MAX))?;
+                if let Some(size) = change.size {
+                    self.truncate(&node, size)?;
+                }
+                let _names = self.names.read();
+                if change.mode.is_some() && file.file_type == rustix::fs::FileType::Symlink {
+                    return Err(Errno::OPNOTSUPP);
+                }
+                self.on_object(&node, |at| apply(at, change))?;
+                // A new mode or owner: whether a write has to clear set-id bits is worked out again.
+                self.fds.remove(self.owner, node.id, Slot::Write);
+                Ok((self.attr(&node)?, self.attr_ttl(&node)))
+            }
+        }
+    }
+
+    /// The attributes of a node. The caller holds `names`.
+    pub(super) fn attr(&self, node: &Arc<Node>) -> Result<Attr> {
+        match &node.kind {
+            Kind::Dir(dir) => {
+                let (removed, upper, lowers) = {
+                    let state = dir.state.read();
+                    (state.removed.clone(), state.upper, Arc::clone(&state.lowers))
+                };
+                if let Some(last) = removed {
+                    return Ok(*last);
+                }
+                let stat = match (upper, lowers.first()) {
+                    (true, _) => At::object(&*self.upper_dir(node)?.fd).stat()?,
+                    (false, Some(lower)) => At::object(&*self.lower_dir(node, lower)?).stat()?,
+                    (false, None) => return Err(Errno::STALE),
+                };
+                self.dir_attr(node, stat)
+            }
+            Kind::File(_) => {
+                let stat = self.on_object(node, |at| at.stat())?;
+                self.file_attr(node, stat)
+            }
+        }
+    }
+
+    /// What a file shows whose object has these attributes.
+    pub(super) fn file_attr(&self, node: &Node, mut stat: Stat) -> Result<Attr> {
+        stat.ino = node.ino;
+        let state = node.file()?.state.read();
+        let key = match &state.place {
+            Place::Index(key) => Some(*key),
+            Place::Lower { shared, .. } => *shared,
+            Place::Upper | Place::Orphan(_) => None,
+        };
+        if let (Some(key), Some(upper)) = (key, &self.upper) {
+            stat.nlink = upper.index.links(key).unwrap_or(stat.nlink);
+        }
+        if state.links.is_empty() {
+            stat.nlink = 0;
+        }
+        Ok(stat)
+    }
+
+    /// What a directory shows whose object has these attributes.
+    pub(super) fn dir_attr(&self, node: &Arc<Node>, mut stat: Stat) -> Result<Attr> {
+        stat.ino = node.ino;
+        let (upper, merged, borrowed) = {
+            let state = node.dir()?.state.read();
+            (state.upper, !state.lowers.is_empty(), state.borrowed_ctime)
+        };
+        if let Some(ctime) = borrowed {
+            stat.ctime = ctime;
+        }
+        // A file system that does not count subdirectories says 1; so do we, as on the base.
+        if upper && merged && stat.nlink > 1 {
+            stat.nlink = 2 + self.subdirectories(node)?;
+        }
+        Ok(stat)
+    }
+
+    /// Runs a call on the object behind a node, wherever it is. The caller holds `names`.
+    pub(super) fn on_object<T>(&self, node: &Arc<Node>, call: impl FnOnce(At<'_>) -> Result<T>) -> Result<T> {
+        match &node.kind {
+            Kind::Dir(dir) => self.on_dir(node, dir, call),
+            Kind::File(file) => self.on_file(node, file, call),
+        }
+    }
+
+    fn on_dir<T>(&self, node: &Arc<Node>, dir: &Dir, call: impl FnOnce(At<'_>) -> Result<T>) -> Result<T> {
+        let (upper, lowers) = {
+            let state = dir.state.read();
+            if state.is_removed() {
+                return Err(Errno::NOENT);
+            }
+            (state.upper, Arc::clone(&state.lowers))
+        };
+        match lowers.first() {
+            Some(lower) if !upper => call(At::object(&*self.lower_dir(node, lower)?)),
+            _ => call(At::object(&*self.upper_dir(node)?.fd)),
+        }
+    }
+
+    fn on_file<T>(&self, node: &Arc<Node>, file: &File, call: impl FnOnce(At<'_>) -> Result<T>) -> Result<T> {
+        let (place, link) = {
+            let state = file.state.read();
+            (state.place.clone(), state.links.first().cloned())
+        };
+        match place {
+            Place::Lower { layer, path, .. } => self.on_lower(node, &layer, &path, call),
+            Place::Upper => {
+                let (parent, name) = link.ok_or(Errno::STALE)?;
+                let dir = self.upper_dir(&parent)?;
+                call(At::new(&*dir.fd, &name))
+            }
+            Place::Index(key) => call(At::new(self.writable()?.index.dir(), &key.file_name())),
+            Place::Orphan(fd) => call(At::object(&*fd)),
+        }
+    }
+
+    /// Runs a call on a lower object, once it is sure that it is the one we mean.
+    fn on_lower<T>(
+        &self,
+        node: &Node,
+        layer: &Layer,
+        path: &RelPath,
+        call: impl FnOnce(At<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let at = At { dir: std::os::fd::AsFd::as_fd(&layer.root), name: path.as_path().as_os_str() };
+        match at.stat().map_err(gone) {
+            Ok(stat) if stat.ident() == node.ident => call(at),
+            // Replaced or deleted in the base by somebody else, but still open here.
+            Ok(_) | Err(Errno::STALE) => match self.fds.get(self.owner, node.id, Slot::Read) {
+                Some(opened) => call(At::object(&*opened.fd)),
+                None => Err(Errno::STALE),
+            },
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The directory itself was changed: its change time is its own from now on.
+    pub(super) fn unborrow(&self, node: &Arc<Node>) -> Result<()> {
+        let dir = node.dir()?;
+        if dir.state.read().borrowed_ctime.is_none() {
+            return Ok(());
+        }
+        let opened: Arc<Opened> = self.upper_dir(node)?;
+        let at = At::object(&*opened.fd);
+        if let Some(origin) = marks::read_origin(at)? {
+            marks::set_origin(at, &Origin { ctime: None, ..origin })?;
+        }
+        dir.state.write().borrowed_ctime = None;
+        Ok(())
+    }
+
+    /// Whether the file may have set-id bits that a write has to clear.
+    pub(super) fn clear_set_id(&self, opened: &Opened) -> Result<()> {
+        if !opened.set_id.swap(false, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let at = At::object(&*opened.fd);
+        let mode = at.stat()?.mode;
+        match without_set_id(mode) {
+            same if same == mode => Ok(()),
+            cleared => at.chmod(cleared),
+        }
+    }
+}
+
+/// A mode after a write by somebody without `CAP_FSETID`: set-user-id goes, set-group-id goes where the group may
+/// execute (without that it means mandatory locking, see `chmod(2)`).
+pub(super) fn without_set_id(mode: u32) -> u32 {
+    let group = if mode & 0o010 != 0 { 0o2000 } else { 0 };
+    mode & !(0o4000 | group)
+}
+
+fn apply(at: At<'_>, change: &SetAttr) -> Result<()> {
+    if change.uid.is_some() || change.gid.is_some() {
+        at.chown(change.uid, change.gid)?;
+    }
+    if let Some(mode) = change.mode {
+        at.chmod(mode)?;
+    }
+    if change.atime.is_some() || change.mtime.is_some() {
+        at.utimens(&Timestamps { last_access: time(change.atime), last_modification: time(change.mtime) })?;
+    }
+    Ok(())
+}
+
+fn time(change: Option<SetTime>) -> Timespec {
+    match change {
+        None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+        Some(SetTime::To(time)) => time.into(),
+    }
+}

@@ -1,0 +1,283 @@
+//! Copy-up: bringing an object into the upper before its first change, complete or not at all.
+//!
+//! A file is staged in the work area with content, attributes and marks, and renamed into place; readers use the lower
+//! until that moment. The lower is checked to have stood still meanwhile. A directory comes up as an empty shell, the
+//! way to something in it, and shows the lower's times until it is changed itself.
+//!
+//! Order of a file's copy-up: stage; note the base's state in the ledger; rename (hard links: into the index, then link
+//! the name to it); switch the node. Killed at any point, either the lower or the complete copy is what the name means.
+//! Content is not synced here: after a power cut the fork has what the application itself synced, and the base has the
+//! rest.
+
+use std::ffi::OsString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::{FileType, OFlags, Timestamps};
+use rustix::io::Errno;
+
+use super::fds::{Opened, Slot};
+use super::lookup::gone;
+use super::node::{Link, Node, Place};
+use super::{Overlay, Result, Upper};
+use crate::copy;
+use crate::layer::index::Key;
+use crate::layer::ledger::BaseState;
+use crate::layer::marks::{self, DirMarks, Origin};
+use crate::layer::tree::Layer;
+use crate::names::RelPath;
+use crate::sys::{At, Ident, Stat, open_beneath};
+
+/// How often a copy is begun again because the original changed meanwhile.
+const TRIES: u32 = 5;
+
+/// Copying less than this is not worth a thread of its own.
+const MUCH: u64 = 1 << 20;
+
+struct Lower {
+    layer: Arc<Layer>,
+    path: RelPath,
+    shared: Option<Key>,
+}
+
+impl Overlay {
+    /// Whether a write to the node would first copy much: better run off the thread that answers requests.
+    pub fn copies_up(&self, node: u64) -> bool {
+        let Ok(node) = self.node(node) else { return false };
+        let Ok(file) = node.file() else { return false };
+        if !matches!(file.state.read().place, Place::Lower { .. }) {
+            return false;
+        }
+        let _names = self.names.read();
+        self.on_object(&node, |at| at.stat()).is_ok_and(|stat| stat.size >= MUCH)
+    }
+
+    /// Brings a non-directory into the upper, with at most the first `keep` bytes of its content. Must be called
+    /// without `names`.
+    pub(super) fn copy_up(&self, node: &Arc<Node>, keep: u64) -> Result<()> {
+        let file = node.file()?;
+        if !matches!(file.state.read().place, Place::Lower { .. }) {
+            return Ok(());
+        }
+        let upper = self.writable()?;
+        let _one = node.copying.lock();
+        for _ in 0..TRIES {
+            let lower = match file.state.read().place.clone() {
+                Place::Lower { layer, path, shared } => Lower { layer, path, shared },
+                _ => return Ok(()),
+            };
+            let staged = upper.staging.name();
+            match self.stage(upper, node, &lower, &staged, keep) {
+                Ok(Some(stat)) => {
+                    let placed = self.place(upper, node, &lower, &staged, &stat);
+                    if placed.is_err() {
+                        discard(upper, &staged);
+                    }
+                    return placed;
+                }
+                Ok(None) => discard(upper, &staged),
+                Err(e) => {
+                    discard(upper, &staged);
+                    return Err(e);
+                }
+            }
+        }
+        log::warn!("{:?} keeps changing in the base: cannot be copied up in one piece", node.ident.ino);
+        Err(Errno::BUSY)
+    }
+
+    /// Copies the lower object to the staging area; `None` where it changed meanwhile.
+    fn stage(&self, upper: &Upper, node: &Node, lower: &Lower, staged: &OsString, keep: u64) -> Result<Option<Stat>> {
+        let to = upper.staging.at(staged);
+        let regular = node.file_type() == FileType::RegularFile;
+        let flags = if regular { OFlags::RDONLY | OFlags::NONBLOCK } else { OFlags::PATH | OFlags::NOFOLLOW };
+        let from = self.open_lower(node, &lower.layer, &lower.path, flags)?;
+        let before = Stat::of(from.as_fd())?;
+        let origin = Origin { ident: node.ident, dev: before.dev, indexed: lower.shared.is_some(), ctime: None };
+        match node.file_type() {
+            FileType::RegularFile => {
+                let copy = to.create(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, 0o600)?;
+                if keep > 0 {
+                    copy::file_data(from.as_fd(), copy.as_fd(), before.size.min(keep))?;
+                }
+                // Before the permissions: an ordinary user cannot mark a read-only file.
+                marks::set_origin(to, &origin)?;
+            }
+            FileType::Symlink => {
+                let target = rustix::fs::readlinkat(&from, "", Vec::new())?;
+                to.symlink(std::os::unix::ffi::OsStrExt::from_bytes(target.as_bytes()))?;
+            }
+            _ => to.mknod(before.mode, before.rdev)?,
+        }
+        metadata(At::object(&from), to, &before)?;
+        let after = Stat::of(from.as_fd())?;
+        if (after.size, after.mtime, after.ctime) != (before.size, before.mtime, before.ctime) {
+            return Ok(None);
+        }
+        if !regular {
+            upper.origins.set(to.stat()?.ident(), origin)?;
+        }
+        Ok(Some(before))
+    }
+
+    /// Moves a staged copy to where the node's name is, and switches the node over.
+    fn place(&self, upper: &Upper, node: &Arc<Node>, lower: &Lower, staged: &OsString, stat: &Stat) -> Result<()> {
+        let _names = self.names.read_recursive();
+        let file = node.file()?;
+        let link = file.state.read().links.first().cloned();
+        let place = match (link, lower.shared) {
+            // Unlinked while open: the copy has no name either, and its old state was noted when the name went.
+            (None, _) => {
+                let fd = upper.staging.at(staged).open(OFlags::PATH)?;
+                upper.staging.at(staged).unlink()?;
+                Place::Orphan(Arc::new(fd))
+            }
+            (Some((parent, name)), None) => {
+                let dir = self.copy_up_dir(&parent)?;
+                upper.ledger.note(&lower.path, BaseState::from(stat))?;
+                let _change = parent.dir()?.change.lock();
+                quietly(&dir.fd, || upper.staging.at(staged).rename(At::new(&*dir.fd, &name)))?;
+                Place::Upper
+            }
+            (Some(link), Some(key)) => {
+                upper.ledger.note(&lower.path, BaseState::from(stat))?;
+                if upper.index.links(key).is_none() {
+                    upper.index.set_links(&upper.staging, key, stat.nlink)?;
+                }
+                upper.staging.at(staged).rename(At::new(upper.index.dir(), &key.file_name()))?;
+                upper.index.set_copied(key);
+                self.link_name(upper, key, &link)?;
+                Place::Index(key)
+            }
+        };
+        let mut state = file.state.write();
+        state.place = place;
+        self.fds.remove(self.owner, node.id, Slot::Read);
+        Ok(())
+    }
+
+    /// Makes sure that a name of an indexed file stands in the upper, as a hard link of its data.
+    pub(super) fn link_name(&self, upper: &Upper, key: Key, (parent, name): &Link) -> Result<()> {
+        let dir = self.copy_up_dir(parent)?;
+        let _change = parent.dir()?.change.lock();
+        let to = At::new(&*dir.fd, name);
+        if to.try_stat()?.is_some() {
+            return Ok(());
+        }
+        quietly(&dir.fd, || At::new(upper.index.dir(), &key.file_name()).link_to(to))
+    }
+
+    /// Brings a directory into the upper as an empty shell; its upper directory. The caller holds `names`.
+    pub(super) fn copy_up_dir(&self, node: &Arc<Node>) -> Result<Arc<Opened>> {
+        let dir = node.dir()?;
+        if dir.state.read().upper {
+            return self.upper_dir(node);
+        }
+        let upper = self.writable()?;
+        let _one = node.copying.lock();
+        let (link, lower) = {
+            let state = dir.state.read();
+            if state.upper {
+                drop(state);
+                return self.upper_dir(node);
+            }
+            if state.is_removed() {
+                return Err(Errno::NOENT);
+            }
+            (state.link.clone().ok_or(Errno::STALE)?, state.lowers.first().cloned().ok_or(Errno::STALE)?)
+        };
+        let (parent, name) = link;
+        let above = self.copy_up_dir(&parent)?;
+        let from = self.lower_dir(node, &lower)?;
+        let stat = Stat::of(from.as_fd())?;
+        let staged = upper.staging.name();
+        let to = upper.staging.at(&staged);
+        to.mkdir(0o700)?;
+        let placed = (|| {
+            let origin = Origin { ident: node.ident, dev: stat.dev, indexed: false, ctime: Some(stat.ctime) };
+            marks::set_origin(to, &origin)?;
+            metadata(At::object(&*from), to, &stat)?;
+            upper.ledger.note(&lower.path, BaseState::from(&stat))?;
+            let _change = parent.dir()?.change.lock();
+            quietly(&above.fd, || to.rename(At::new(&*above.fd, &name)))
+        })();
+        if let Err(e) = placed {
+            discard(upper, &staged);
+            return Err(e);
+        }
+        let mut state = dir.state.write();
+        state.upper = true;
+        state.borrowed_ctime = Some(stat.ctime);
+        drop(state);
+        self.upper_dir(node)
+    }
+
+    /// Opens a lower object, checked to be the one that the node means.
+    pub(super) fn open_lower(&self, node: &Node, layer: &Layer, path: &RelPath, flags: OFlags) -> Result<OwnedFd> {
+        let quiet = if flags.contains(OFlags::PATH) { flags } else { flags | OFlags::NOATIME };
+        let fd = match open_beneath(&layer.root, path, quiet) {
+            Err(Errno::PERM) => open_beneath(&layer.root, path, flags),
+            other => other,
+        };
+        let fd = fd.map_err(gone)?;
+        if Stat::of(fd.as_fd())?.ident() == node.ident { Ok(fd) } else { Err(Errno::STALE) }
+    }
+}
+
+impl Upper {
+    /// Gives the root of a new upper the attributes of the base's root.
+    pub(super) fn adopt_root(&self, base: &Layer) -> Result<()> {
+        let to = At::object(&*self.root.fd);
+        if marks::read_origin(to)?.is_some() {
+            return Ok(());
+        }
+        let from = At::object(&base.root);
+        let stat = from.stat()?;
+        marks::set_origin(to, &Origin { ident: stat.ident(), dev: stat.dev, indexed: false, ctime: Some(stat.ctime) })?;
+        metadata(from, to, &stat)
+    }
+
+    /// The identity of what an upper object shows, for taking its origin out of the table when it is gone.
+    pub(super) fn drop_origin(&self, upper: Ident) {
+        if let Err(e) = self.origins.remove(upper) {
+            // A stale entry is harmless: it is replaced when the number comes up again.
+            log::warn!("cannot remove the origin of upper object {}: {e}", upper.ino);
+        }
+    }
+}
+
+/// The marks of the root of the upper.
+pub(super) fn root_marks(upper: &Upper) -> Result<DirMarks> {
+    DirMarks::read(At::object(&*upper.root.fd))
+}
+
+/// Owner, attributes, permissions and times, without our marks.
+///
+/// An ordinary user cannot give files away: what somebody else owns in the base becomes the user's own copy, without
+/// set-id bits.
+fn metadata(from: At<'_>, to: At<'_>, stat: &Stat) -> Result<()> {
+    let mut wanted = *stat;
+    match copy::owner(to, stat) {
+        Err(Errno::PERM) if !rustix::process::geteuid().is_root() => wanted.mode &= !0o6000,
+        other => other?,
+    }
+    copy::xattrs(from, to, marks::is_ours)?;
+    copy::permissions(to, &wanted)?;
+    copy::times(to, stat)
+}
+
+/// Changes entries of an upper directory without a trace in its time stamps: nothing that the fork's user did.
+fn quietly(dir: &OwnedFd, change: impl FnOnce() -> Result<()>) -> Result<()> {
+    let at = At::object(dir);
+    let stat = at.stat()?;
+    change()?;
+    at.utimens(&Timestamps { last_access: stat.atime.into(), last_modification: stat.mtime.into() })
+}
+
+fn discard(upper: &Upper, staged: &OsString) {
+    match upper.staging.discard(staged) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        // Left over until the next mount clears the staging area; the error that led here matters more.
+        Err(e) => log::warn!("cannot remove a staged copy: {e}"),
+    }
+}

@@ -1,0 +1,250 @@
+//! New entries: files, directories, links.
+//!
+//! An entry is made right in the upper directory where the name is free there, so that the file system applies default
+//! ACLs and set-group-id itself. Over a whiteout it is made in a staging directory that inherits the same, and renamed.
+
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::{FileType, OFlags, XattrFlags};
+use rustix::io::Errno;
+
+use super::fds::{Opened, Slot};
+use super::node::{Inherit, Node, Place};
+use super::{Caller, Entry, Overlay, Result, Upper};
+use crate::layer::marks;
+use crate::layer::resolve::Found;
+use crate::names::Name;
+use crate::sys::{At, Stat};
+
+const DEFAULT_ACL: &str = "system.posix_acl_default";
+
+/// What kind of entry to make.
+enum New<'a> {
+    /// File type and permissions, device number.
+    Node(u32, u64),
+    Dir(u32),
+    Symlink(&'a OsStr),
+}
+
+impl Overlay {
+    /// Makes a file of any type but directory and symbolic link.
+    pub fn mknod(&self, caller: Caller, parent: u64, name: &OsStr, mode: u32, umask: u32, rdev: u64) -> Result<Entry> {
+        self.make(caller, parent, name, umask, &New::Node(mode, rdev))
+    }
+
+    /// Makes a directory.
+    pub fn mkdir(&self, caller: Caller, parent: u64, name: &OsStr, mode: u32, umask: u32) -> Result<Entry> {
+        self.make(caller, parent, name, umask, &New::Dir(mode))
+    }
+
+    /// Makes a symbolic link.
+    pub fn symlink(&self, caller: Caller, parent: u64, name: &OsStr, target: &OsStr) -> Result<Entry> {
+        self.make(caller, parent, name, 0, &New::Symlink(target))
+    }
+
+    fn make(&self, caller: Caller, parent: u64, name: &OsStr, umask: u32, new: &New<'_>) -> Result<Entry> {
+        let name = Name::new(name)?;
+        let parent = self.node(parent)?;
+        let upper = self.writable()?;
+        let _names = self.names.read();
+        let crowded = self.must_be_free(&parent, name.as_os_str())?;
+        let dir = self.copy_up_dir(&parent)?;
+        let inherit = self.inherit(&parent, &dir)?;
+        let _change = parent.dir()?.change.lock();
+        let to = At::new(&*dir.fd, &name);
+        let mask = if inherit.default_acl { 0 } else { umask };
+        let owner = Owner { caller, set_gid: inherit.set_gid };
+        let opened = match make_at(to, new, mask) {
+            // A whiteout stands there: make the entry aside and rename it over.
+            Err(Errno::EXIST) => make_over(upper, &dir, to, new, mask, &owner)?,
+            Ok(opened) => {
+                finish(to, new, mask, inherit.default_acl, &owner, crowded).inspect_err(|_| undo(to, new))?;
+                opened
+            }
+            Err(e) => return Err(e),
+        };
+        self.unborrow(&parent)?;
+        let stat = to.stat()?;
+        let found = match new {
+            New::Dir(_) => {
+                Found::Dir { upper: Some((stat, marks::DirMarks::default())), lowers: Vec::new(), top: None }
+            }
+            _ => Found::Upper { stat, origin: None },
+        };
+        let (node, attr) = self.enter(&parent, name.clone(), found)?;
+        if let Some(fd) = opened {
+            let opened = Opened::new(fd);
+            opened.set_id.store(stat.mode & 0o6000 != 0, Ordering::Relaxed);
+            self.fds.put(self.owner, node.id, Slot::Write, opened);
+        }
+        self.listed(&parent, &name, node.ino, node.file_type());
+        Ok(self.entry(&parent, &node, attr))
+    }
+
+    /// Gives a file one more name.
+    pub fn link(&self, node: u64, parent: u64, name: &OsStr) -> Result<Entry> {
+        let name = Name::new(name)?;
+        let (node, parent) = (self.node(node)?, self.node(parent)?);
+        let upper = self.writable()?;
+        let file = node.file().map_err(|_| Errno::PERM)?;
+        self.copy_up(&node, u64::MAX)?;
+        let _names = self.names.read();
+        self.must_be_free(&parent, name.as_os_str())?;
+        let dir = self.copy_up_dir(&parent)?;
+        let _change = parent.dir()?.change.lock();
+        let to = At::new(&*dir.fd, &name);
+        let place = file.state.read().place.clone();
+        if let Place::Orphan(_) = place {
+            return Err(Errno::NOENT);
+        }
+        self.on_object(&node, |from| match from.link_to(to) {
+            Err(Errno::EXIST) => {
+                let staged = upper.staging.name();
+                from.link_to(upper.staging.at(&staged))?;
+                upper.staging.at(&staged).rename(to)
+            }
+            other => other,
+        })?;
+        if let Place::Index(key) = place {
+            let count = upper.index.links(key).unwrap_or(1) + 1;
+            upper.index.set_links(&upper.staging, key, count)?;
+        }
+        self.unborrow(&parent)?;
+        file.state.write().links.push((Arc::clone(&parent), name.clone()));
+        node.lookups.fetch_add(1, Ordering::Relaxed);
+        self.listed(&parent, &name, node.ino, node.file_type());
+        let attr = self.attr(&node)?;
+        Ok(self.entry(&parent, &node, attr))
+    }
+
+    /// `EEXIST` where the name is taken; whether the directory has lowers, which a new directory in it has to hide (also
+    /// from what somebody may put there later).
+    fn must_be_free(&self, parent: &Arc<Node>, name: &OsStr) -> Result<bool> {
+        match self.find(parent, name)? {
+            Some(_) => Err(Errno::EXIST),
+            None => Ok(!parent.dir()?.state.read().lowers.is_empty()),
+        }
+    }
+
+    /// What new entries inherit from a directory that stands in the upper.
+    fn inherit(&self, node: &Arc<Node>, opened: &Opened) -> Result<Inherit> {
+        let dir = node.dir()?;
+        if let Some(inherit) = dir.state.read().inherit {
+            return Ok(inherit);
+        }
+        let at = At::object(&*opened.fd);
+        let default_acl = at.xattr(OsStr::new(DEFAULT_ACL))?.is_some();
+        let inherit = Inherit { set_gid: at.stat()?.mode & 0o2000 != 0, default_acl };
+        dir.state.write().inherit = Some(inherit);
+        Ok(inherit)
+    }
+}
+
+/// Who a new entry belongs to.
+struct Owner {
+    caller: Caller,
+    /// The group comes from the directory.
+    set_gid: bool,
+}
+
+/// Makes the entry; a regular file stays open.
+fn make_at(at: At<'_>, new: &New<'_>, mask: u32) -> Result<Option<OwnedFd>> {
+    match *new {
+        New::Node(mode, rdev) => match FileType::from_raw_mode(mode) {
+            FileType::RegularFile | FileType::Unknown => {
+                let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+                at.create(flags, mode & !mask & 0o7777).map(Some)
+            }
+            // To the kernel's overlay this very device is a whiteout: nobody can have one inside.
+            FileType::CharacterDevice if rdev == 0 => Err(Errno::PERM),
+            _ => at.mknod(mode & !mask, rdev).map(|()| None),
+        },
+        New::Dir(mode) => at.mkdir(mode & !mask & 0o7777).map(|()| None),
+        New::Symlink(target) => at.symlink(target).map(|()| None),
+    }
+}
+
+/// Owner, and what that or our own umask took away; the mark of a directory that hides lower entries.
+fn finish(at: At<'_>, new: &New<'_>, mask: u32, default_acl: bool, owner: &Owner, opaque: bool) -> Result<()> {
+    let stat = at.stat()?;
+    chown_to(at, &stat, owner)?;
+    let wanted = match *new {
+        New::Node(mode, _) => mode & !mask & 0o7777,
+        // A new directory keeps the set-group-id bit that it inherited.
+        New::Dir(mode) => (mode & !mask & 0o7777) | (stat.mode & 0o2000),
+        New::Symlink(_) => return Ok(()),
+    };
+    if !default_acl && at.stat()?.mode & 0o7777 != wanted {
+        at.chmod(wanted)?;
+    }
+    if opaque && matches!(new, New::Dir(_)) {
+        marks::set_opaque(at)?;
+    }
+    Ok(())
+}
+
+fn chown_to(at: At<'_>, stat: &Stat, owner: &Owner) -> Result<()> {
+    let uid = (stat.uid != owner.caller.uid).then_some(owner.caller.uid);
+    let gid = (!owner.set_gid && stat.gid != owner.caller.gid).then_some(owner.caller.gid);
+    if uid.is_none() && gid.is_none() {
+        return Ok(());
+    }
+    match at.chown(uid, gid) {
+        // An ordinary user's server serves that user alone; a group it is not in cannot be given.
+        Err(Errno::PERM) if !rustix::process::geteuid().is_root() => Ok(()),
+        other => other,
+    }
+}
+
+/// Makes the entry aside, in a directory that passes on the same group and ACL, and renames it over a whiteout.
+fn make_over(
+    upper: &Upper,
+    dir: &Opened,
+    to: At<'_>,
+    new: &New<'_>,
+    mask: u32,
+    owner: &Owner,
+) -> Result<Option<OwnedFd>> {
+    let nest = upper.staging.name();
+    let at = upper.staging.at(&nest);
+    at.mkdir(0o700)?;
+    let made = (|| {
+        let model = At::object(&*dir.fd);
+        let stat = model.stat()?;
+        let acl = model.xattr(OsStr::new(DEFAULT_ACL))?;
+        if stat.mode & 0o2000 != 0 {
+            at.chown(None, Some(stat.gid))?;
+            at.chmod(0o2700)?;
+        }
+        if let Some(acl) = &acl {
+            at.set_xattr(OsStr::new(DEFAULT_ACL), acl, XattrFlags::empty())?;
+        }
+        let nest = at.open(OFlags::PATH | OFlags::DIRECTORY)?;
+        let staged = At::new(&nest, "new");
+        let opened = make_at(staged, new, mask)?;
+        finish(staged, new, mask, acl.is_some(), owner, true)?;
+        match new {
+            // A directory cannot be renamed over a whiteout, which is none: change places.
+            New::Dir(_) => staged.rename_with(to, rustix::fs::RenameFlags::EXCHANGE)?,
+            _ => staged.rename(to)?,
+        }
+        Ok(opened)
+    })();
+    if let Err(e) = upper.staging.discard(&nest) {
+        log::warn!("cannot clear a staging directory: {e}");
+    }
+    made
+}
+
+fn undo(at: At<'_>, new: &New<'_>) {
+    let undone = match new {
+        New::Dir(_) => at.rmdir(),
+        _ => at.unlink(),
+    };
+    if let Err(e) = undone {
+        log::warn!("cannot take back a half-made entry: {e}");
+    }
+}

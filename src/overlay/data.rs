@@ -1,0 +1,191 @@
+//! Content: reading, writing, truncating, allocating, seeking, copying, syncing.
+//!
+//! A descriptor is found in the cache or opened; which of lower and upper it leads to is decided under the node's lock,
+//! so that no descriptor of the lower is kept once the file is in the upper.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::{FallocateFlags, FileType, OFlags, SeekFrom};
+use rustix::io::Errno;
+
+use super::fds::{Opened, Slot};
+use super::node::{FileState, Kind, Node, Place};
+use super::{Overlay, Result};
+use crate::sys::At;
+
+impl Overlay {
+    /// Reads from a file; short only at its end.
+    pub fn read(&self, node: u64, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+        let opened = self.opened(&self.node(node)?)?;
+        let mut done = 0;
+        while done < buffer.len() {
+            match rustix::io::pread(&*opened.fd, &mut buffer[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Writes to a file; all of it, or an error. `kill_set_id`: the writer may not keep set-id bits on the file.
+    pub fn write(&self, node: u64, offset: u64, data: &[u8], kill_set_id: bool) -> Result<usize> {
+        let node = self.node(node)?;
+        let opened = self.opened_for_writing(&node, u64::MAX)?;
+        if kill_set_id {
+            self.clear_set_id(&opened)?;
+        }
+        let mut done = 0;
+        while done < data.len() {
+            match rustix::io::pwrite(&*opened.fd, &data[done..], offset + done as u64) {
+                Ok(0) => return Err(Errno::IO),
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                // What is written is written: the rest will fail on its own, as on any file system.
+                Err(_) if done > 0 => break,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Sets the size. The kernel asks for it as part of `setattr`.
+    pub(super) fn truncate(&self, node: &Arc<Node>, size: u64) -> Result<()> {
+        let opened = self.opened_for_writing(node, size)?;
+        rustix::fs::ftruncate(&*opened.fd, size)?;
+        // Who may truncate without losing set-id bits is not told; the kernel's own rule for owners is the strict one.
+        self.clear_set_id(&opened)
+    }
+
+    /// Allocates or punches, as `fallocate(2)`.
+    pub fn fallocate(&self, node: u64, offset: u64, len: u64, mode: i32) -> Result<()> {
+        let flags = FallocateFlags::from_bits(mode as u32).ok_or(Errno::OPNOTSUPP)?;
+        let opened = self.opened_for_writing(&self.node(node)?, u64::MAX)?;
+        rustix::fs::fallocate(&*opened.fd, flags, offset, len)?;
+        self.clear_set_id(&opened)
+    }
+
+    /// Finds the next data or hole (`SEEK_DATA`, `SEEK_HOLE`).
+    pub fn lseek(&self, node: u64, offset: i64, whence: i32) -> Result<i64> {
+        let offset = u64::try_from(offset).map_err(|_| Errno::NXIO)?;
+        let from = match whence {
+            libc::SEEK_DATA => SeekFrom::Data(offset),
+            libc::SEEK_HOLE => SeekFrom::Hole(offset),
+            _ => return Err(Errno::INVAL),
+        };
+        let opened = self.opened(&self.node(node)?)?;
+        let found = rustix::fs::seek(&*opened.fd, from)?;
+        i64::try_from(found).map_err(|_| Errno::OVERFLOW)
+    }
+
+    /// Copies a range between files without its passing through the caller; how much was copied.
+    pub fn copy_file_range(&self, from: u64, from_offset: u64, to: u64, to_offset: u64, len: u64) -> Result<usize> {
+        let to = self.opened_for_writing(&self.node(to)?, u64::MAX)?;
+        let from = self.opened(&self.node(from)?)?;
+        let (mut from_offset, mut to_offset) = (from_offset, to_offset);
+        // The reply has 32 bits for the count; one page less than that keeps file systems that want alignment happy.
+        let len = usize::try_from(len).unwrap_or(usize::MAX).min(0xffff_f000);
+        let copied =
+            rustix::fs::copy_file_range(&*from.fd, Some(&mut from_offset), &*to.fd, Some(&mut to_offset), len)?;
+        self.clear_set_id(&to)?;
+        Ok(copied)
+    }
+
+    /// Makes content (and unless `data_only` attributes) of a file, or the entries of a directory, survive a power cut.
+    pub fn fsync(&self, node: u64, data_only: bool) -> Result<()> {
+        let node = self.node(node)?;
+        let fd = match &node.kind {
+            Kind::Dir(dir) => {
+                let _names = self.names.read();
+                let state = dir.state.read();
+                if !state.upper || state.is_removed() {
+                    return Ok(());
+                }
+                drop(state);
+                At::object(&*self.upper_dir(&node)?.fd).open(OFlags::RDONLY | OFlags::DIRECTORY)?
+            }
+            Kind::File(file) => {
+                if matches!(file.state.read().place, Place::Lower { .. }) || file.file_type != FileType::RegularFile {
+                    return Ok(());
+                }
+                let opened = self.opened(&node)?;
+                return if data_only { rustix::fs::fdatasync(&*opened.fd) } else { rustix::fs::fsync(&*opened.fd) };
+            }
+        };
+        rustix::fs::fsync(fd)
+    }
+
+    /// A descriptor that reads the file.
+    fn opened(&self, node: &Arc<Node>) -> Result<Arc<Opened>> {
+        let cached = |slot| self.fds.get(self.owner, node.id, slot);
+        if let Some(opened) = cached(Slot::Write).or_else(|| cached(Slot::Read)) {
+            return Ok(opened);
+        }
+        let file = node.file()?;
+        if file.file_type != FileType::RegularFile {
+            return Err(Errno::INVAL);
+        }
+        let _names = self.names.read();
+        let state = file.state.read();
+        let fd = match &state.place {
+            Place::Lower { layer, path, .. } => {
+                self.open_lower(node, layer, path, OFlags::RDONLY | OFlags::NONBLOCK)?
+            }
+            _ => self.open_upper(&state, OFlags::RDONLY)?,
+        };
+        let opened = Opened::new(fd);
+        self.fds.put(self.owner, node.id, Slot::Read, Arc::clone(&opened));
+        Ok(opened)
+    }
+
+    /// A descriptor that writes the file, brought into the upper first with at most `keep` bytes of its content.
+    fn opened_for_writing(&self, node: &Arc<Node>, keep: u64) -> Result<Arc<Opened>> {
+        if let Some(opened) = self.fds.get(self.owner, node.id, Slot::Write) {
+            return Ok(opened);
+        }
+        let file = node.file()?;
+        if file.file_type != FileType::RegularFile {
+            return Err(Errno::INVAL);
+        }
+        self.copy_up(node, keep)?;
+        let _names = self.names.read();
+        let state = file.state.read();
+        let opened = Opened::new(self.open_upper(&state, OFlags::RDWR)?);
+        let mode = At::object(&*opened.fd).stat()?.mode;
+        opened.set_id.store(mode & 0o6000 != 0, Ordering::Relaxed);
+        self.fds.put(self.owner, node.id, Slot::Write, Arc::clone(&opened));
+        Ok(opened)
+    }
+
+    /// Opens a file in the upper. The caller holds `names` and the node's state.
+    fn open_upper(&self, state: &FileState, flags: OFlags) -> Result<OwnedFd> {
+        match &state.place {
+            Place::Lower { .. } => Err(Errno::STALE),
+            Place::Upper => {
+                let (parent, name) = state.links.first().ok_or(Errno::STALE)?;
+                let dir = self.upper_dir(parent)?;
+                open_ours(At::new(&*dir.fd, name), flags)
+            }
+            Place::Index(key) => open_ours(At::new(self.writable()?.index.dir(), &key.file_name()), flags),
+            Place::Orphan(fd) => open_ours(At::object(&**fd), flags),
+        }
+    }
+}
+
+/// Opens a file of the upper whatever its permissions: the kernel has checked the caller's. As an ordinary user, the
+/// owner of a read-only file, that takes a moment with other permissions.
+fn open_ours(at: At<'_>, flags: OFlags) -> Result<OwnedFd> {
+    match at.open(flags | OFlags::NONBLOCK) {
+        Err(Errno::ACCESS) => {
+            let mode = at.stat()?.mode;
+            at.chmod(mode | 0o600)?;
+            let opened = at.open(flags | OFlags::NONBLOCK);
+            at.chmod(mode)?;
+            opened
+        }
+        other => other,
+    }
+}

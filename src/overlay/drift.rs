@@ -1,0 +1,235 @@
+//! Drift: changes of the base that treefork did not make.
+//!
+//! The kernel caches for ever what we told it, so every such change has to reach it. The directories that were looked
+//! into are watched; a change is recorded under its base path (in memory, and in the work area for after a restart) and
+//! the kernel is told from the thread of the watch, with no lock held. Where no watch can be had, what a directory says
+//! is believed for moments only.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use parking_lot::{Mutex, RwLock};
+use rustix::fs::OFlags;
+
+use super::fds::Slot;
+use super::node::{Dir, Kind, Node, Place};
+use super::{Invalidate, Overlay, Result};
+use crate::layer::resolve::LowerDir;
+use crate::layer::watch::{Change, DriftSink, Subscription};
+use crate::names::RelPath;
+use crate::sys::{At, Stat, Time};
+
+/// The record of drifted paths in the work area: one path as JSON a line.
+const FILE: &str = "drift";
+
+/// More paths than this are one fact: the base changed all over.
+const MOST: usize = 10_000;
+
+/// What a fork knows of drift.
+pub(super) struct Drift {
+    subscription: OnceLock<Subscription>,
+    sink: RwLock<Option<Weak<dyn Invalidate>>>,
+    created: Option<Time>,
+    paths: Mutex<BTreeSet<RelPath>>,
+    record: Option<Mutex<File>>,
+    /// A watch was refused for lack of room: said once.
+    limited: AtomicBool,
+}
+
+impl std::fmt::Debug for Drift {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Drift").field("paths", &self.paths.lock().len()).finish_non_exhaustive()
+    }
+}
+
+impl Drift {
+    pub(super) fn open(work: Option<BorrowedFd<'_>>, created: Option<Time>) -> Result<Self> {
+        let mut paths = BTreeSet::new();
+        let record = match work {
+            Some(work) => {
+                let at = At::new(&work, FILE);
+                let file = File::from(at.create(OFlags::RDWR | OFlags::APPEND | OFlags::CREATE, 0o600)?);
+                // A line cut off by a power loss is one path less to warn of; the comparison at merge is what counts.
+                paths.extend(
+                    BufReader::new(&file)
+                        .split(b'\n')
+                        .map_while(std::io::Result::ok)
+                        .filter_map(|line| serde_json::from_slice(&line).ok()),
+                );
+                Some(Mutex::new(file))
+            }
+            None => None,
+        };
+        Ok(Self {
+            subscription: OnceLock::new(),
+            sink: RwLock::new(None),
+            created,
+            paths: Mutex::new(paths),
+            record,
+            limited: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn subscribe(&self, subscription: Subscription) {
+        // Once, right after the overlay was made.
+        drop(self.subscription.set(subscription));
+    }
+
+    /// Watches a directory; false where that is refused.
+    pub(super) fn watch(&self, node: u64, dir: BorrowedFd<'_>) -> bool {
+        let Some(subscription) = self.subscription.get() else { return true };
+        match subscription.add(dir, node) {
+            Ok(()) => true,
+            Err(e) => {
+                if !self.limited.swap(true, Ordering::Relaxed) {
+                    log::warn!(
+                        "cannot watch the base ({e}): caching for moments only; raise fs.inotify.max_user_watches"
+                    );
+                }
+                false
+            }
+        }
+    }
+
+    pub(super) fn unwatch(&self, node: u64) {
+        if let Some(subscription) = self.subscription.get() {
+            subscription.remove(node);
+        }
+    }
+
+    /// A base object seen in a lookup: changed since the fork was made?
+    pub(super) fn notice(&self, path: &RelPath, stat: &Stat) {
+        if self.created.is_some_and(|created| stat.ctime > created) {
+            self.note(path);
+        }
+    }
+
+    fn note(&self, path: &RelPath) {
+        let mut paths = self.paths.lock();
+        if paths.len() >= MOST || !paths.insert(path.clone()) {
+            return;
+        }
+        drop(paths);
+        if let Some(record) = &self.record {
+            let mut line = serde_json::to_vec(path).expect("a path always serialises");
+            line.push(b'\n');
+            if let Err(e) = record.lock().write_all(&line) {
+                log::warn!("cannot record that {path:?} changed in the base: {e}");
+            }
+        }
+    }
+
+    fn sink(&self) -> Option<Arc<dyn Invalidate>> {
+        self.sink.read().as_ref().and_then(Weak::upgrade)
+    }
+}
+
+impl Overlay {
+    /// Where to tell that something changed without being asked to; set once the file system is mounted.
+    pub fn set_invalidate(&self, sink: Weak<dyn Invalidate>) {
+        *self.drift.sink.write() = Some(sink);
+    }
+
+    /// The base paths that changed under the fork, as noticed so far. The root stands for changes that could not be told
+    /// apart.
+    pub fn drift(&self) -> Vec<RelPath> {
+        self.drift.paths.lock().iter().cloned().collect()
+    }
+
+    /// Whether a watch was refused, so that changes show after a moment instead of at once.
+    pub fn watch_limited(&self) -> bool {
+        self.drift.limited.load(Ordering::Relaxed)
+    }
+
+    fn name_changed(&self, node: &Arc<Node>, dir: &Dir, lower: &LowerDir, name: &OsStr) {
+        self.drift.note(&lower.path.join(name));
+        self.forget_listing(node);
+        if let Some(sink) = self.drift.sink() {
+            dir.absent.lock().remove(name);
+            sink.entry(node.id, name);
+            // A name without a cached entry is invalidated by nothing but this: the listing, and the time stamps.
+            sink.node(node.id, true);
+        }
+    }
+
+    fn content_changed(&self, node: &Arc<Node>, lower: &LowerDir, name: &OsStr) {
+        self.drift.note(&lower.path.join(name));
+        let Ok(fd) = self.lower_dir(node, lower) else { return };
+        let Ok(Some(stat)) = At::new(&*fd, name).try_stat() else { return };
+        let Some(child) = self.table.get(stat.ino) else { return };
+        if child.ident != stat.ident() || stat.dev != self.base_dev || child.stands_alone() {
+            return;
+        }
+        if let Some(sink) = self.drift.sink() {
+            sink.node(child.id, true);
+        }
+    }
+
+    /// The directory itself was moved, removed or given other attributes.
+    fn dir_changed(&self, node: &Arc<Node>, lower: &LowerDir) {
+        self.drift.note(&lower.path);
+        self.fds.remove(self.owner, node.id, Slot::LowerDir(lower.layer.id));
+        if let Ok(dir) = node.dir() {
+            dir.watched.store(false, Ordering::Relaxed);
+        }
+        self.forget_listing(node);
+        if let Some(sink) = self.drift.sink() {
+            sink.node(node.id, true);
+        }
+    }
+}
+
+impl DriftSink for Overlay {
+    fn changed(&self, dir: u64, change: Change) {
+        let Some(node) = self.table.get(dir) else { return };
+        let Kind::Dir(dir) = &node.kind else { return };
+        let lowers = Arc::clone(&dir.state.read().lowers);
+        let Some(lower) = lowers.iter().find(|lower| lower.layer.watch) else { return };
+        match change {
+            Change::Name(name) => self.name_changed(&node, dir, lower, &name),
+            Change::Content(name) => self.content_changed(&node, lower, &name),
+            Change::Dir => self.dir_changed(&node, lower),
+        }
+    }
+
+    fn overflow(&self) {
+        log::warn!("changes of the base were lost: everything is looked up again");
+        self.drift.note(&RelPath::root());
+        let Some(sink) = self.drift.sink() else { return };
+        for node in self.table.all() {
+            match &node.kind {
+                Kind::Dir(dir) => {
+                    self.forget_listing(&node);
+                    let (link, absent) = {
+                        let state = dir.state.read();
+                        (state.link.clone(), std::mem::take(&mut *dir.absent.lock()))
+                    };
+                    if let Some((parent, name)) = link {
+                        sink.entry(parent.id, name.as_os_str());
+                    }
+                    for name in &absent {
+                        sink.entry(node.id, name.as_os_str());
+                    }
+                    sink.node(node.id, true);
+                }
+                Kind::File(file) => {
+                    let (links, lower) = {
+                        let state = file.state.read();
+                        (state.links.clone(), matches!(state.place, Place::Lower { .. }))
+                    };
+                    for (parent, name) in &links {
+                        sink.entry(parent.id, name.as_os_str());
+                    }
+                    if lower {
+                        sink.node(node.id, true);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Descriptors kept open between operations, in one bounded cache for all forks of a process.
+//!
+//! There are no open files in this file system, so a read or a write finds its descriptor here or opens one. The hard
+//! limit on descriptors is shared by a thousand forks: the least recently used one is closed first, which is always
+//! allowed, since a node can be opened again. (The one descriptor that cannot, that of an unlinked upper file, is held
+//! by its node instead.)
+
+use std::num::NonZeroUsize;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use lru::LruCache;
+use parking_lot::Mutex;
+
+/// A cached descriptor.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) fd: Arc<OwnedFd>,
+    /// The file had set-id bits when it was opened: a write by an ordinary user has to clear them.
+    pub(super) set_id: AtomicBool,
+}
+
+impl Opened {
+    pub(super) fn new(fd: OwnedFd) -> Arc<Self> {
+        Arc::new(Self { fd: Arc::new(fd), set_id: AtomicBool::new(false) })
+    }
+}
+
+/// What a descriptor of a node is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Slot {
+    /// The directory in the upper (`O_PATH`).
+    UpperDir,
+    /// The directory in the lower layer of this id (`O_PATH`).
+    LowerDir(u32),
+    /// The file, for reading.
+    Read,
+    /// The file in the upper, for reading and writing.
+    Write,
+}
+
+type Key = (u32, u64, Slot);
+
+const SHARDS: usize = 16;
+
+/// The cache: least recently used first out.
+#[derive(Debug)]
+pub struct FdCache {
+    shards: Vec<Mutex<LruCache<Key, Arc<Opened>>>>,
+    owners: AtomicU32,
+}
+
+impl FdCache {
+    /// A cache of about this many descriptors.
+    pub fn new(capacity: usize) -> Arc<Self> {
+        let each = NonZeroUsize::new(capacity / SHARDS).unwrap_or(NonZeroUsize::MIN);
+        // Unbounded in name, bounded by hand on insertion: a bounded LruCache allocates its table up front.
+        let shards = (0..SHARDS).map(|_| Mutex::new(LruCache::unbounded())).collect::<Vec<_>>();
+        for shard in &shards {
+            shard.lock().resize(each);
+        }
+        Arc::new(Self { shards, owners: AtomicU32::new(0) })
+    }
+
+    /// A number for one more file system that uses the cache.
+    pub(super) fn owner(&self) -> u32 {
+        self.owners.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn get(&self, owner: u32, node: u64, slot: Slot) -> Option<Arc<Opened>> {
+        self.shard(owner, node).lock().get(&(owner, node, slot)).cloned()
+    }
+
+    pub(super) fn put(&self, owner: u32, node: u64, slot: Slot, opened: Arc<Opened>) {
+        let old = self.shard(owner, node).lock().push((owner, node, slot), opened);
+        // Closing may block on the disk (last close of an unlinked file): never under the lock.
+        drop(old);
+    }
+
+    pub(super) fn remove(&self, owner: u32, node: u64, slot: Slot) {
+        let old = self.shard(owner, node).lock().pop(&(owner, node, slot));
+        drop(old);
+    }
+
+    /// Closes everything of one file system.
+    pub(super) fn remove_owner(&self, owner: u32) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let keys: Vec<Key> = shard.iter().map(|(key, _)| *key).filter(|key| key.0 == owner).collect();
+            let old: Vec<_> = keys.iter().map(|key| shard.pop(key)).collect();
+            drop(shard);
+            drop(old);
+        }
+    }
+
+    fn shard(&self, owner: u32, node: u64) -> &Mutex<LruCache<Key, Arc<Opened>>> {
+        // Fibonacci hashing: inode numbers come in runs.
+        let mixed = (node ^ u64::from(owner)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        &self.shards[(mixed >> 60) as usize % SHARDS]
+    }
+}

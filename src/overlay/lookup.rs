@@ -1,0 +1,352 @@
+//! From a name to a node, and from a node to descriptors of what is behind it.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use super::fds::{Opened, Slot};
+use super::node::{Dir, DirState, File, FileState, Kind, Link, Node, Place};
+use super::{Attr, Entry, FOREVER, Lookup, MOMENT, Overlay, ROOT, Result, Upper};
+use crate::layer::index::Key;
+use crate::layer::marks::{DirMarks, Origin};
+use crate::layer::resolve::{Found, LowerDir, Scope, UpperDir};
+use crate::layer::tree::Layer;
+use crate::names::{Name, RelPath};
+use crate::sys::{At, Ident, Stat, open_beneath};
+
+/// Set in the numbers of objects that are new in an upper on another device than the base.
+const ELSEWHERE: u64 = 1 << 63;
+
+impl Overlay {
+    /// What `name` means in `parent`; a node that is found counts as looked up once more.
+    pub fn lookup(&self, parent: u64, name: &OsStr) -> Result<Lookup> {
+        let name = Name::new(name)?;
+        let parent = self.node(parent)?;
+        let _names = self.names.read();
+        let Some(found) = self.find(&parent, name.as_os_str())? else {
+            let dir = parent.dir()?;
+            if !dir.state.read().lowers.is_empty() {
+                dir.absent.lock().insert(name);
+            }
+            return Ok(Lookup::Absent(self.ttl(&parent)));
+        };
+        let (node, attr) = self.enter(&parent, name, found)?;
+        Ok(Lookup::Found(self.entry(&parent, &node, attr)))
+    }
+
+    /// Takes back lookups of a node.
+    pub fn forget(&self, node: u64, count: u64) {
+        let Some(node) = self.table.forget(node, count) else { return };
+        for slot in [Slot::UpperDir, Slot::Read, Slot::Write] {
+            self.fds.remove(self.owner, node.id, slot);
+        }
+        if let Kind::Dir(dir) = &node.kind {
+            for lower in dir.state.read().lowers.iter() {
+                self.fds.remove(self.owner, node.id, Slot::LowerDir(lower.layer.id));
+            }
+            if dir.watched.load(Ordering::Relaxed) {
+                self.drift.unwatch(node.id);
+            }
+            self.listings.lock().remove(node.id);
+        }
+    }
+
+    /// What `name` means in the directory, on disk. The caller holds `names`.
+    pub(super) fn find(&self, parent: &Arc<Node>, name: &OsStr) -> Result<Option<Found>> {
+        let origins = self.upper.as_ref().map(|upper| &upper.origins);
+        self.in_scope(parent, |scope| scope.find(name, origins))
+    }
+
+    /// What `name` means in the lowers of the directory alone.
+    pub(super) fn find_below(&self, parent: &Arc<Node>, name: &OsStr) -> Result<Option<Found>> {
+        self.in_scope(parent, |scope| scope.find_below(name))
+    }
+
+    fn in_scope<T>(&self, parent: &Arc<Node>, look: impl FnOnce(&Scope<'_>) -> Result<T>) -> Result<T> {
+        let dir = parent.dir()?;
+        let (upper, attribute_whiteouts, lowers) = {
+            let state = dir.state.read();
+            if state.is_removed() {
+                return Err(Errno::NOENT);
+            }
+            (state.upper, state.attribute_whiteouts, Arc::clone(&state.lowers))
+        };
+        let upper = if upper { Some(self.upper_dir(parent)?) } else { None };
+        let layers = self.layers.read();
+        look(&Scope {
+            upper: upper.as_ref().map(|opened| UpperDir { fd: opened.fd.as_fd(), attribute_whiteouts }),
+            lowers: &lowers,
+            layers: &layers,
+            open: &|lower| self.lower_dir(parent, lower),
+        })
+    }
+
+    /// The node of what was found under a name, made or brought up to date, and what it shows.
+    pub(super) fn enter(&self, parent: &Arc<Node>, name: Name, found: Found) -> Result<(Arc<Node>, Attr)> {
+        let link = (Arc::clone(parent), name);
+        match found {
+            Found::Upper { stat, origin } => self.enter_upper(link, &stat, origin),
+            Found::Lower { layer, path, stat } => self.enter_lower(link, layer, path, &stat),
+            Found::Dir { upper, lowers, top } => self.enter_dir(link, upper, lowers, top),
+        }
+    }
+
+    fn enter_upper(&self, link: Link, stat: &Stat, origin: Option<Origin>) -> Result<(Arc<Node>, Attr)> {
+        let (id, dev, ident) = self.identity(stat, origin);
+        let place = match origin {
+            Some(Origin { indexed: true, ident, .. }) => Place::Index(Key(ident)),
+            _ => Place::Upper,
+        };
+        let node = self.table.enter(id, dev, ident, |given| file_node(given, id, ident, stat, &link, place.clone()));
+        self.refresh_file(&node, link, place)?;
+        let attr = self.file_attr(&node, *stat)?;
+        Ok((node, attr))
+    }
+
+    fn enter_lower(&self, link: Link, layer: Arc<Layer>, path: RelPath, stat: &Stat) -> Result<(Arc<Node>, Attr)> {
+        self.drift.notice(&path, stat);
+        let ident = stat.ident();
+        let shared = (stat.nlink > 1).then_some(Key(ident));
+        if let (Some(key), Some(upper)) = (shared, &self.upper)
+            && upper.index.is_copied(key)
+        {
+            let data = At::new(upper.index.dir(), &key.file_name()).stat()?;
+            let origin = Origin { ident, dev: stat.dev, indexed: true, ctime: None };
+            return self.enter_upper(link, &data, Some(origin));
+        }
+        let place = Place::Lower { layer, path, shared };
+        let id = self.lower_id(stat);
+        let node =
+            self.table.enter(id, stat.dev, ident, |given| file_node(given, id, ident, stat, &link, place.clone()));
+        self.refresh_file(&node, link, place)?;
+        let attr = self.file_attr(&node, *stat)?;
+        Ok((node, attr))
+    }
+
+    /// Adds the name a file was found under, and follows it where it moved in the base.
+    fn refresh_file(&self, node: &Arc<Node>, link: Link, place: Place) -> Result<()> {
+        let mut state = match node.file() {
+            Ok(file) => file.state.write(),
+            // A file where the table has a directory: the number was reused on a file system without birth times.
+            Err(_) => return Err(Errno::STALE),
+        };
+        if !state.links.iter().any(|(parent, name)| parent.id == link.0.id && *name == link.1) {
+            // Renamed by somebody else in the base: the old name is gone there.
+            let moved = |place: &Place| matches!(place, Place::Lower { shared: None, .. });
+            if moved(&state.place) && moved(&place) {
+                state.links.clear();
+            }
+            state.links.push(link);
+        }
+        if let (Place::Lower { .. }, Place::Lower { .. }) = (&state.place, &place) {
+            state.place = place;
+        }
+        Ok(())
+    }
+
+    fn enter_dir(
+        &self,
+        link: Link,
+        upper: Option<(Stat, DirMarks)>,
+        lowers: Vec<LowerDir>,
+        top: Option<Stat>,
+    ) -> Result<(Arc<Node>, Attr)> {
+        let (id, dev, ident) = match (&upper, &top) {
+            (Some((stat, marks)), _) => self.identity(stat, marks.origin),
+            (None, Some(stat)) => (self.lower_id(stat), stat.dev, stat.ident()),
+            (None, None) => return Err(Errno::IO),
+        };
+        if let (Some(stat), Some(lower)) = (&top, lowers.first()) {
+            self.drift.notice(&lower.path, stat);
+        }
+        let lowers: Arc<[LowerDir]> = lowers.into();
+        let marks = upper.as_ref().map(|(_, marks)| marks.clone()).unwrap_or_default();
+        let wanted = id;
+        let make = |id| {
+            let state = DirState {
+                link: Some(link.clone()),
+                upper: upper.is_some(),
+                attribute_whiteouts: marks.attribute_whiteouts,
+                lowers: Arc::clone(&lowers),
+                borrowed_ctime: marks.origin.and_then(|origin| origin.ctime),
+                inherit: None,
+                removed: None,
+                unwatched: false,
+            };
+            let dir = Dir {
+                state: RwLock::new(state),
+                change: Mutex::new(()),
+                watched: AtomicBool::new(false),
+                epoch: AtomicU64::new(0),
+                absent: Mutex::default(),
+            };
+            node_of(id, wanted, ident, Kind::Dir(Box::new(dir)))
+        };
+        let node = self.table.enter(id, dev, ident, make);
+        self.refresh_dir(&node, link, &lowers)?;
+        let stat = upper.map(|(stat, _)| stat).or(top).ok_or(Errno::IO)?;
+        let attr = self.dir_attr(&node, stat)?;
+        Ok((node, attr))
+    }
+
+    /// Follows a directory that somebody else renamed or replaced in the base.
+    fn refresh_dir(&self, node: &Arc<Node>, link: Link, lowers: &Arc<[LowerDir]>) -> Result<()> {
+        let dir = node.dir().map_err(|_| Errno::STALE)?;
+        let same = {
+            let state = dir.state.read();
+            state.link.as_ref().is_some_and(|(parent, name)| parent.id == link.0.id && *name == link.1)
+                && same_dirs(&state.lowers, lowers)
+        };
+        if same {
+            return Ok(());
+        }
+        let old = {
+            let mut state = dir.state.write();
+            state.link = Some(link);
+            std::mem::replace(&mut state.lowers, Arc::clone(lowers))
+        };
+        for lower in old.iter() {
+            self.fds.remove(self.owner, node.id, Slot::LowerDir(lower.layer.id));
+        }
+        dir.watched.store(false, Ordering::Relaxed);
+        self.forget_listing(node);
+        Ok(())
+    }
+
+    /// Node number, device and identity of an object in the upper.
+    fn identity(&self, stat: &Stat, origin: Option<Origin>) -> (u64, u64, Ident) {
+        match origin {
+            Some(origin) if origin.dev == self.base_dev => (origin.ident.ino, origin.dev, origin.ident),
+            // 0 is nobody's number: an alias will be given.
+            Some(origin) => (0, origin.dev, origin.ident),
+            None if stat.dev == self.base_dev => (stat.ino, stat.dev, stat.ident()),
+            None => (stat.ino | ELSEWHERE, stat.dev, stat.ident()),
+        }
+    }
+
+    fn lower_id(&self, stat: &Stat) -> u64 {
+        if stat.dev == self.base_dev && stat.ino < 1 << 62 { stat.ino } else { 0 }
+    }
+
+    /// The number that an object in the upper shows.
+    pub(super) fn shown_ino(&self, upper: &Upper, ino: u64, origin: Option<Origin>) -> u64 {
+        match origin {
+            Some(origin) => origin.ident.ino,
+            None if upper.dev == self.base_dev => ino,
+            None => ino | ELSEWHERE,
+        }
+    }
+
+    /// An answer about a node; its lookup has been counted already.
+    pub(super) fn entry(&self, parent: &Arc<Node>, node: &Arc<Node>, attr: Attr) -> Entry {
+        let ttl = self.ttl(parent);
+        Entry {
+            node: node.id,
+            generation: node.generation(),
+            attr,
+            entry_ttl: ttl,
+            // FUSE takes the node's number for st_ino from this reply; where the two differ, it has to ask again.
+            attr_ttl: if attr.ino == node.id { ttl.min(self.attr_ttl(node)) } else { Duration::ZERO },
+        }
+    }
+
+    /// How long names in a directory may be believed.
+    pub(super) fn ttl(&self, parent: &Node) -> Duration {
+        match &parent.kind {
+            Kind::Dir(dir) if dir.state.read().unwatched => MOMENT,
+            _ => FOREVER,
+        }
+    }
+
+    /// How long the attributes of a node may be believed: its changes show in the watch of its directory.
+    pub(super) fn attr_ttl(&self, node: &Node) -> Duration {
+        match &node.kind {
+            Kind::Dir(dir) => {
+                let state = dir.state.read();
+                let outside = state.link.as_ref().is_some_and(|(parent, _)| self.ttl(parent) == MOMENT);
+                if state.unwatched || outside { MOMENT } else { FOREVER }
+            }
+            Kind::File(file) => {
+                let state = file.state.read();
+                let lower = matches!(state.place, Place::Lower { .. });
+                match state.links.first() {
+                    Some((parent, _)) if lower => self.ttl(parent),
+                    _ => FOREVER,
+                }
+            }
+        }
+    }
+
+    /// The upper directory of a node that stands in the upper (`O_PATH`). The caller holds `names`.
+    pub(super) fn upper_dir(&self, node: &Arc<Node>) -> Result<Arc<Opened>> {
+        if node.id == ROOT {
+            return Ok(Arc::clone(&self.writable()?.root));
+        }
+        if let Some(opened) = self.fds.get(self.owner, node.id, Slot::UpperDir) {
+            return Ok(opened);
+        }
+        let (parent, name) = node.dir()?.state.read().link.clone().ok_or(Errno::NOENT)?;
+        let above = self.upper_dir(&parent)?;
+        let fd = At::new(&*above.fd, &name).open(OFlags::PATH | OFlags::DIRECTORY)?;
+        let opened = Opened::new(fd);
+        self.fds.put(self.owner, node.id, Slot::UpperDir, Arc::clone(&opened));
+        Ok(opened)
+    }
+
+    /// A lower directory of a node (`O_PATH`), checked to be the one that was found, and watched from before the
+    /// first look into it. `ESTALE` where something else is there now: the kernel then looks the name up again.
+    pub(super) fn lower_dir(&self, node: &Arc<Node>, lower: &LowerDir) -> Result<Arc<OwnedFd>> {
+        let slot = Slot::LowerDir(lower.layer.id);
+        if let Some(opened) = self.fds.get(self.owner, node.id, slot) {
+            return Ok(Arc::clone(&opened.fd));
+        }
+        let fd = open_beneath(&lower.layer.root, &lower.path, OFlags::PATH | OFlags::DIRECTORY).map_err(gone)?;
+        if Stat::of(fd.as_fd())?.ident() != lower.ident {
+            return Err(Errno::STALE);
+        }
+        self.watch(node, lower, &fd);
+        let opened = Opened::new(fd);
+        let fd = Arc::clone(&opened.fd);
+        self.fds.put(self.owner, node.id, slot, opened);
+        Ok(fd)
+    }
+
+    fn watch(&self, node: &Arc<Node>, lower: &LowerDir, fd: &OwnedFd) {
+        let Kind::Dir(dir) = &node.kind else { return };
+        if lower.layer.watch && !dir.watched.swap(true, Ordering::Relaxed) && !self.drift.watch(node.id, fd.as_fd()) {
+            dir.state.write().unwatched = true;
+        }
+    }
+}
+
+/// A lower object that is not where it was found: the name has to be looked up again.
+pub(super) fn gone(error: Errno) -> Errno {
+    match error {
+        Errno::NOENT | Errno::NOTDIR | Errno::LOOP => Errno::STALE,
+        other => other,
+    }
+}
+
+fn same_dirs(a: &[LowerDir], b: &[LowerDir]) -> bool {
+    a.len() == b.len()
+        && a.iter().zip(b).all(|(a, b)| a.layer.id == b.layer.id && a.ident == b.ident && a.path == b.path)
+}
+
+/// A node that goes by `id` where it was to go by `wanted`.
+fn node_of(id: u64, wanted: u64, ident: Ident, kind: Kind) -> Node {
+    // An object of another device in the base (wanted 0) shows its own number, whatever it goes by. One whose number is
+    // taken shows the alias, so that no two files look like one.
+    let ino = if wanted == 0 { ident.ino } else { id };
+    Node { id, ino, ident, lookups: AtomicU64::new(0), copying: Mutex::new(()), kind }
+}
+
+fn file_node(id: u64, wanted: u64, ident: Ident, stat: &Stat, link: &Link, place: Place) -> Node {
+    let state = FileState { links: vec![link.clone()], place };
+    node_of(id, wanted, ident, Kind::File(File { file_type: stat.file_type(), state: RwLock::new(state) }))
+}

@@ -1,0 +1,268 @@
+//! Nodes: what the kernel has looked up and not yet forgotten, and where each of them is on disk.
+//!
+//! A directory has one name; anything else may have several (hard links) or none (unlinked while open). A node keeps
+//! its parents alive, whatever order the kernel forgets them in.
+//!
+//! Locks, in the order in which they are taken:
+//! 1. `copying` of a non-directory (one copy-up at a time);
+//! 2. `Overlay::names` (shared by whoever uses names, exclusive for a rename; taken recursively after 1, since a
+//!    waiting rename must not block a copy-up that somebody inside `names` waits for);
+//! 3. `copying` of directories, from the child towards the root;
+//! 4. `change` of one directory (its entries and time stamps in the upper);
+//! 5. `state` of a node; 6. the node table, the descriptor cache, the listings: leaves, held for moments.
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use dashmap::{DashMap, Entry as Slot};
+use parking_lot::{Mutex, RwLock};
+use rustix::fs::FileType;
+
+use super::{Attr, ROOT, Result};
+use crate::layer::index::Key;
+use crate::layer::resolve::LowerDir;
+use crate::layer::tree::Layer;
+use crate::names::{Name, RelPath};
+use crate::sys::{Ident, Time};
+
+/// One object of the file system.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) id: u64,
+    /// The number for `st_ino`.
+    pub(super) ino: u64,
+    /// The identity behind number and generation.
+    pub(super) ident: Ident,
+    pub(super) lookups: AtomicU64,
+    /// Serialises copy-ups of this node.
+    pub(super) copying: Mutex<()>,
+    pub(super) kind: Kind,
+}
+
+#[derive(Debug)]
+pub(super) enum Kind {
+    Dir(Box<Dir>),
+    File(File),
+}
+
+/// A name of a node.
+pub(super) type Link = (Arc<Node>, Name);
+
+/// A directory.
+#[derive(Debug)]
+pub(super) struct Dir {
+    pub(super) state: RwLock<DirState>,
+    /// Held while entries or time stamps of the directory in the upper change.
+    pub(super) change: Mutex<()>,
+    /// The lower directories are watched (or the watch was refused once and not tried again).
+    pub(super) watched: AtomicBool,
+    /// Counts changes from outside, so that a listing begun before one is not kept.
+    pub(super) epoch: AtomicU64,
+    /// Names that the kernel was told do not exist: nothing else knows them when everything has to be looked up again.
+    pub(super) absent: Mutex<HashSet<Name>>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct DirState {
+    /// Its name; `None` for the root.
+    pub(super) link: Option<Link>,
+    /// It stands in the upper.
+    pub(super) upper: bool,
+    /// Whiteouts in attribute form may stand in the upper directory.
+    pub(super) attribute_whiteouts: bool,
+    /// The lower directories that show through, top first.
+    pub(super) lowers: Arc<[LowerDir]>,
+    /// In the upper only as the way to something below it: its change time is still this.
+    pub(super) borrowed_ctime: Option<Time>,
+    /// What new entries inherit; worked out when first needed.
+    pub(super) inherit: Option<Inherit>,
+    /// It was removed; these were its last attributes.
+    pub(super) removed: Option<Box<Attr>>,
+    /// The kernel may believe what this directory says only for moments: no watch could be had.
+    pub(super) unwatched: bool,
+}
+
+/// What new entries of a directory inherit from it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Inherit {
+    pub(super) set_gid: bool,
+    pub(super) default_acl: bool,
+}
+
+/// Anything but a directory.
+#[derive(Debug)]
+pub(super) struct File {
+    pub(super) file_type: FileType,
+    pub(super) state: RwLock<FileState>,
+}
+
+#[derive(Debug)]
+pub(super) struct FileState {
+    /// Its known names; none once it is unlinked.
+    pub(super) links: Vec<Link>,
+    pub(super) place: Place,
+}
+
+/// Where the bytes of a non-directory are.
+#[derive(Clone, Debug)]
+pub(super) enum Place {
+    /// In a lower layer, untouched. `shared`: it has several names there.
+    Lower { layer: Arc<Layer>, path: RelPath, shared: Option<Key> },
+    /// In the upper, under any of its names.
+    Upper,
+    /// A hard link of the base that was copied up: in the index, whatever its names.
+    Index(Key),
+    /// In the upper without a name (`O_PATH`).
+    Orphan(Arc<OwnedFd>),
+}
+
+impl Node {
+    pub(super) fn dir(&self) -> Result<&Dir> {
+        match &self.kind {
+            Kind::Dir(dir) => Ok(dir),
+            Kind::File(_) => Err(rustix::io::Errno::NOTDIR),
+        }
+    }
+
+    pub(super) fn file(&self) -> Result<&File> {
+        match &self.kind {
+            Kind::File(file) => Ok(file),
+            Kind::Dir(_) => Err(rustix::io::Errno::ISDIR),
+        }
+    }
+
+    pub(super) fn is_dir(&self) -> bool {
+        matches!(self.kind, Kind::Dir(_))
+    }
+
+    pub(super) fn file_type(&self) -> FileType {
+        match &self.kind {
+            Kind::Dir(_) => FileType::Directory,
+            Kind::File(file) => file.file_type,
+        }
+    }
+
+    /// Tells apart two objects with one number: the kernel retires its old inode when this changes.
+    pub(super) fn generation(&self) -> u64 {
+        if self.ident.btime == Time::default() {
+            return 0;
+        }
+        let mut hasher = DefaultHasher::new();
+        self.ident.btime.hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// Whether what the node shows no longer depends on a lower object of its number.
+    pub(super) fn stands_alone(&self) -> bool {
+        match &self.kind {
+            Kind::Dir(dir) => dir.state.read().upper,
+            Kind::File(file) => !matches!(file.state.read().place, Place::Lower { .. }),
+        }
+    }
+}
+
+impl DirState {
+    pub(super) fn is_removed(&self) -> bool {
+        self.removed.is_some()
+    }
+}
+
+/// All nodes by number.
+#[derive(Debug)]
+pub(super) struct Table {
+    nodes: DashMap<u64, Arc<Node>>,
+    /// Numbers for objects whose own number is taken or means something else here (several devices in one base).
+    aliases: Mutex<Aliases>,
+}
+
+#[derive(Debug, Default)]
+struct Aliases {
+    by_object: std::collections::HashMap<(u64, Ident), u64>,
+    used: u64,
+}
+
+/// Set in every number that stands in for one that could not be used.
+const ALIAS: u64 = 1 << 62;
+
+impl Table {
+    pub(super) fn new(root: Arc<Node>) -> Self {
+        // Four shards: there are a thousand tables in a process, and two threads on each.
+        let nodes = DashMap::with_shard_amount(4);
+        nodes.insert(ROOT, root);
+        Self { nodes, aliases: Mutex::default() }
+    }
+
+    pub(super) fn get(&self, id: u64) -> Option<Arc<Node>> {
+        self.nodes.get(&id).map(|node| Arc::clone(&node))
+    }
+
+    /// The node of this identity, counted as looked up once more; `make` builds it where there is none.
+    ///
+    /// Where the number belongs to an older object that is gone, the new node takes its place and its count (the
+    /// kernel forgets by number). Where it belongs to one that lives on in the upper, the new one gets an alias.
+    pub(super) fn enter(&self, id: u64, dev: u64, ident: Ident, make: impl FnOnce(u64) -> Node) -> Arc<Node> {
+        let id = if self.taken(id, ident) { self.alias(dev, ident) } else { id };
+        match self.nodes.entry(id) {
+            Slot::Occupied(mut slot) => {
+                let old = slot.get();
+                if old.ident == ident {
+                    old.lookups.fetch_add(1, Ordering::Relaxed);
+                    return Arc::clone(old);
+                }
+                let node = Arc::new(make(id));
+                node.lookups.store(old.lookups.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                slot.insert(Arc::clone(&node));
+                node
+            }
+            Slot::Vacant(slot) => {
+                let node = Arc::new(make(id));
+                node.lookups.store(1, Ordering::Relaxed);
+                slot.insert(Arc::clone(&node));
+                node
+            }
+        }
+    }
+
+    fn taken(&self, id: u64, ident: Ident) -> bool {
+        if id <= ROOT || id & ALIAS != 0 {
+            return true;
+        }
+        self.get(id).is_some_and(|old| old.ident != ident && old.stands_alone())
+    }
+
+    /// A number of its own for this object; the same one as long as the file system lives.
+    pub(super) fn alias(&self, dev: u64, ident: Ident) -> u64 {
+        let mut aliases = self.aliases.lock();
+        let next = aliases.used + 1;
+        let id = *aliases.by_object.entry((dev, ident)).or_insert(ALIAS | next);
+        aliases.used = aliases.used.max(id & !ALIAS);
+        id
+    }
+
+    /// Takes back `count` lookups; the node, if that was the last.
+    pub(super) fn forget(&self, id: u64, count: u64) -> Option<Arc<Node>> {
+        if id == ROOT {
+            return None;
+        }
+        let (_, node) = self.nodes.remove_if(&id, |_, node| {
+            let before = node.lookups.load(Ordering::Relaxed);
+            debug_assert!(before >= count, "node {id} forgotten {count} times but looked up {before} times");
+            node.lookups.store(before.saturating_sub(count), Ordering::Relaxed);
+            before <= count
+        })?;
+        Some(node)
+    }
+
+    /// Every node there is now.
+    pub(super) fn all(&self) -> Vec<Arc<Node>> {
+        self.nodes.iter().map(|entry| Arc::clone(entry.value())).collect()
+    }
+
+    /// How many nodes there are.
+    pub(super) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+}

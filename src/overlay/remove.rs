@@ -1,0 +1,286 @@
+//! Taking names away: unlink, rmdir, and the whiteouts that take their place.
+//!
+//! The name goes in one atomic step: by unlinking where nothing lower would show through, else by a whiteout that is
+//! renamed over it or made in its place. Whether somebody still has the file open is not known here; the node keeps what
+//! it needs (an unnamed descriptor of an upper file; a lower file stays where it is) until the kernel forgets it, which
+//! for files that nobody has open is at once.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use rustix::fs::{Dir as DirStream, OFlags, RenameFlags, XattrFlags};
+use rustix::io::Errno;
+
+use super::fds::{Opened, Slot};
+use super::node::{Kind, Node, Place};
+use super::{Overlay, Result, Upper};
+use crate::layer::ledger::BaseState;
+use crate::layer::marks;
+use crate::layer::resolve::Found;
+use crate::names::Name;
+use crate::sys::{At, Stat};
+
+impl Overlay {
+    /// Takes a name from a file.
+    pub fn unlink(&self, parent: u64, name: &OsStr) -> Result<()> {
+        let name = Name::new(name)?;
+        let parent = self.node(parent)?;
+        let upper = self.writable()?;
+        let _names = self.names.read();
+        let found = self.find(&parent, name.as_os_str())?.ok_or(Errno::NOENT)?;
+        if let Found::Dir { .. } = found {
+            return Err(Errno::ISDIR);
+        }
+        let below = self.find_below(&parent, name.as_os_str())?;
+        self.note_hidden(upper, below.as_ref())?;
+        let dir = self.copy_up_dir(&parent)?;
+        let _change = parent.dir()?.change.lock();
+        let leaving = self.before_leaving(upper, &parent, &name, found)?;
+        match below {
+            Some(_) => self.cover(upper, &parent, &dir, &name)?,
+            None => At::new(&*dir.fd, &name).unlink()?,
+        }
+        self.after_leaving(upper, &parent, &name, leaving)?;
+        self.unborrow(&parent)?;
+        self.unlisted(&parent, &name);
+        Ok(())
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, parent: u64, name: &OsStr) -> Result<()> {
+        let name = Name::new(name)?;
+        let parent = self.node(parent)?;
+        let upper = self.writable()?;
+        let _names = self.names.read();
+        let found = self.find(&parent, name.as_os_str())?.ok_or(Errno::NOENT)?;
+        let Found::Dir { upper: physical, .. } = &found else { return Err(Errno::NOTDIR) };
+        let physical = physical.is_some();
+        let (node, attr) = self.enter(&parent, name.clone(), found)?;
+        let removed = self.remove_dir(upper, &parent, &name, &node, attr, physical);
+        self.forget(node.id, 1);
+        removed
+    }
+
+    fn remove_dir(
+        &self,
+        upper: &Upper,
+        parent: &Arc<Node>,
+        name: &Name,
+        node: &Arc<Node>,
+        attr: Stat,
+        physical: bool,
+    ) -> Result<()> {
+        if !self.is_empty(node)? {
+            return Err(Errno::NOTEMPTY);
+        }
+        let below = self.find_below(parent, name.as_os_str())?;
+        self.note_hidden(upper, below.as_ref())?;
+        let dir = self.copy_up_dir(parent)?;
+        let _change = parent.dir()?.change.lock();
+        let at = At::new(&*dir.fd, name);
+        let staged = match (below.is_some(), physical) {
+            (true, true) => {
+                self.allow_whiteouts(upper, parent, &dir)?;
+                let staged = upper.staging.staged_whiteout()?;
+                upper.staging.at(&staged).rename_with(at, RenameFlags::EXCHANGE)?;
+                Some(staged)
+            }
+            (true, false) => {
+                self.cover(upper, parent, &dir, name)?;
+                None
+            }
+            (false, _) => {
+                let staged = upper.staging.name();
+                at.rename(upper.staging.at(&staged))?;
+                Some(staged)
+            }
+        };
+        if let Some(staged) = staged {
+            discard_dir(upper, &staged);
+        }
+        self.mark_removed(node, attr)?;
+        self.unborrow(parent)?;
+        self.unlisted(parent, name);
+        Ok(())
+    }
+
+    /// The directory is gone; whoever still has it open sees its last attributes.
+    pub(super) fn mark_removed(&self, node: &Arc<Node>, mut attr: Stat) -> Result<()> {
+        attr.nlink = 0;
+        node.dir()?.state.write().removed = Some(Box::new(attr));
+        self.fds.remove(self.owner, node.id, Slot::UpperDir);
+        self.forget_listing(node);
+        Ok(())
+    }
+
+    /// Whether a directory shows no entry.
+    pub(super) fn is_empty(&self, node: &Arc<Node>) -> Result<bool> {
+        let mut empty = true;
+        self.list(node, 2, &mut |_| {
+            empty = false;
+            true
+        })?;
+        Ok(empty)
+    }
+
+    /// Notes the state of a base object that is about to be hidden.
+    pub(super) fn note_hidden(&self, upper: &Upper, below: Option<&Found>) -> Result<()> {
+        match below {
+            Some(Found::Lower { path, stat, .. }) => upper.ledger.note(path, BaseState::from(stat)),
+            Some(Found::Dir { lowers, top: Some(stat), .. }) => match lowers.first() {
+                Some(lower) => upper.ledger.note(&lower.path, BaseState::from(stat)),
+                None => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    /// Puts a whiteout where the name is, replacing an upper file in one step.
+    pub(super) fn cover(&self, upper: &Upper, parent: &Arc<Node>, dir: &Opened, name: &Name) -> Result<()> {
+        self.allow_whiteouts(upper, parent, dir)?;
+        let at = At::new(&*dir.fd, name);
+        match upper.staging.whiteout(at) {
+            Err(Errno::EXIST) => {
+                let staged = upper.staging.staged_whiteout()?;
+                upper.staging.at(&staged).rename(at)
+            }
+            other => other,
+        }
+    }
+
+    /// Marks a directory to hold whiteouts in attribute form, where they have that form.
+    pub(super) fn allow_whiteouts(&self, upper: &Upper, node: &Arc<Node>, dir: &Opened) -> Result<()> {
+        if upper.staging.whiteouts_are_devices() || node.dir()?.state.read().attribute_whiteouts {
+            return Ok(());
+        }
+        let at = At::object(&*dir.fd);
+        // An opaque directory has nothing to white out, and its mark must not be lost.
+        if at.xattr(OsStr::new(marks::OPAQUE))?.as_deref() != Some(b"y") {
+            at.set_xattr(OsStr::new(marks::OPAQUE), b"x", XattrFlags::empty())?;
+        }
+        node.dir()?.state.write().attribute_whiteouts = true;
+        Ok(())
+    }
+
+    /// Takes hold of what a file that loses a name needs afterwards.
+    pub(super) fn before_leaving(
+        &self,
+        upper: &Upper,
+        parent: &Arc<Node>,
+        name: &Name,
+        found: Found,
+    ) -> Result<Leaving> {
+        let stat = match &found {
+            Found::Upper { stat, .. } | Found::Lower { stat, .. } => *stat,
+            Found::Dir { .. } => return Err(Errno::ISDIR),
+        };
+        let physical = matches!(found, Found::Upper { .. });
+        let (node, attr) = self.enter(parent, name.clone(), found)?;
+        let last = attr.nlink <= 1;
+        let place = node.file()?.state.read().place.clone();
+        let orphan = match (&place, last) {
+            (Place::Upper, true) => {
+                let dir = self.upper_dir(parent)?;
+                Some(At::new(&*dir.fd, name).open(OFlags::PATH))
+            }
+            (Place::Index(key), true) => Some(At::new(upper.index.dir(), &key.file_name()).open(OFlags::PATH)),
+            _ => None,
+        };
+        let orphan = match orphan.transpose() {
+            Ok(orphan) => orphan.map(Arc::new),
+            Err(e) => {
+                self.forget(node.id, 1);
+                return Err(e);
+            }
+        };
+        Ok(Leaving { node, nlink: attr.nlink, stat, physical, orphan })
+    }
+
+    /// The name is gone: brings the node up to date.
+    pub(super) fn after_leaving(&self, upper: &Upper, parent: &Arc<Node>, name: &Name, leaving: Leaving) -> Result<()> {
+        let Leaving { node, nlink, stat, physical, orphan } = leaving;
+        let mut state = node.file()?.state.write();
+        state.links.retain(|(dir, link)| dir.id != parent.id || link != name);
+        let key = match &state.place {
+            Place::Index(key) => Some(*key),
+            Place::Lower { shared, .. } => *shared,
+            _ => None,
+        };
+        let indexed = matches!(state.place, Place::Index(_));
+        let last = nlink <= 1;
+        if last {
+            // Names that we never heard of cannot be left: the count says so.
+            state.links.clear();
+        }
+        if let Some(fd) = orphan {
+            state.place = Place::Orphan(fd);
+        }
+        drop(state);
+        if let Some(key) = key {
+            upper.index.set_links(&upper.staging, key, nlink.saturating_sub(1))?;
+            if last && indexed {
+                upper.index.drop_data(key)?;
+            }
+        }
+        if physical && last && !stat.is_file() {
+            upper.drop_origin(stat.ident());
+        }
+        self.forget(node.id, 1);
+        Ok(())
+    }
+}
+
+/// A file that is about to lose a name.
+pub(super) struct Leaving {
+    pub(super) node: Arc<Node>,
+    nlink: u32,
+    stat: Stat,
+    physical: bool,
+    orphan: Option<Arc<std::os::fd::OwnedFd>>,
+}
+
+/// Removes a directory that was renamed to the staging area: only whiteouts can be in it.
+pub(super) fn discard_dir(upper: &Upper, staged: &OsString) {
+    if let Err(e) = discard_whiteouts(upper.staging.at(staged)) {
+        // The next mount clears the staging area.
+        log::warn!("cannot clear a removed directory: {e}");
+    }
+}
+
+fn discard_whiteouts(at: At<'_>) -> Result<()> {
+    match at.rmdir() {
+        Err(Errno::NOTEMPTY | Errno::EXIST) => {}
+        other => return other,
+    }
+    // An ordinary user may have taken the permission to write away.
+    at.chmod(0o700)?;
+    let dir = at.open(OFlags::RDONLY | OFlags::DIRECTORY)?;
+    for entry in DirStream::read_from(&dir)? {
+        let entry = entry?;
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if name != "." && name != ".." {
+            At::new(&dir, name).unlink()?;
+        }
+    }
+    at.rmdir()
+}
+
+/// Whether the node is a directory; for what has to be told apart before a rename.
+pub(super) fn is_dir(found: &Found) -> bool {
+    matches!(found, Found::Dir { .. })
+}
+
+impl Node {
+    /// The node as a parent of entries.
+    pub(super) fn known_as(&self, parent: &Node, name: &Name) -> bool {
+        match &self.kind {
+            Kind::Dir(dir) => {
+                dir.state.read().link.as_ref().is_some_and(|(above, link)| above.id == parent.id && link == name)
+            }
+            Kind::File(file) => {
+                file.state.read().links.iter().any(|(above, link)| above.id == parent.id && link == name)
+            }
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Renaming, with `RENAME_NOREPLACE` and `RENAME_EXCHANGE`.
+//!
+//! A directory of the lower moves in one step whatever is in it: its shell comes up, is marked with where its lower
+//! entries are, and is renamed. What the old name would let show through is covered by a whiteout in the same system
+//! call. Renames are the one operation that holds `names` exclusively.
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+use rustix::fs::RenameFlags;
+use rustix::io::Errno;
+
+use super::fds::Opened;
+use super::node::{Kind, Node, Place};
+use super::remove::{discard_dir, is_dir};
+use super::{Attr, Overlay, Result, Upper};
+use crate::layer::marks::{self, DirMarks};
+use crate::names::Name;
+use crate::sys::At;
+
+/// One end of a rename.
+struct End {
+    parent: Arc<Node>,
+    name: Name,
+}
+
+/// What stands at an end, counted as looked up until the rename is over.
+struct Standing {
+    node: Arc<Node>,
+    attr: Attr,
+}
+
+impl Overlay {
+    /// Renames an entry, replacing what is there unless the flags say otherwise.
+    pub fn rename(
+        &self,
+        parent: u64,
+        name: &OsStr,
+        new_parent: u64,
+        new_name: &OsStr,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        if !(RenameFlags::NOREPLACE | RenameFlags::EXCHANGE).contains(flags)
+            || flags == RenameFlags::NOREPLACE | RenameFlags::EXCHANGE
+        {
+            return Err(Errno::INVAL);
+        }
+        let upper = self.writable()?;
+        let from = End { parent: self.node(parent)?, name: Name::new(name)? };
+        let to = End { parent: self.node(new_parent)?, name: Name::new(new_name)? };
+        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        let source = self.standing(&from)?.ok_or(Errno::NOENT)?;
+        let target = match self.standing(&to) {
+            Ok(target) => target,
+            Err(e) => {
+                self.forget(source.node.id, 1);
+                return Err(e);
+            }
+        };
+        let renamed = match &target {
+            Some(_) if flags.contains(RenameFlags::NOREPLACE) => Err(Errno::EXIST),
+            None if exchange => Err(Errno::NOENT),
+            Some(target) if exchange => self.exchange(upper, &from, &source, &to, target),
+            _ => self.replace(upper, &from, &source, &to, target.as_ref()),
+        };
+        self.forget(source.node.id, 1);
+        if let Some(target) = target {
+            self.forget(target.node.id, 1);
+        }
+        renamed
+    }
+
+    fn standing(&self, end: &End) -> Result<Option<Standing>> {
+        let _names = self.names.read();
+        let Some(found) = self.find(&end.parent, end.name.as_os_str())? else { return Ok(None) };
+        let (node, attr) = self.enter(&end.parent, end.name.clone(), found)?;
+        Ok(Some(Standing { node, attr }))
+    }
+
+    fn replace(&self, upper: &Upper, from: &End, source: &Standing, to: &End, target: Option<&Standing>) -> Result<()> {
+        match target {
+            Some(target) if source.node.id == target.node.id => return Ok(()),
+            Some(target) if source.node.is_dir() && !target.node.is_dir() => return Err(Errno::NOTDIR),
+            Some(target) if !source.node.is_dir() && target.node.is_dir() => return Err(Errno::ISDIR),
+            _ => {}
+        }
+        if !source.node.is_dir() {
+            self.copy_up(&source.node, u64::MAX)?;
+        }
+        let _names = self.names.write();
+        self.still(from, &source.node)?;
+        if let Some(target) = target.filter(|target| target.node.is_dir())
+            && !self.is_empty(&target.node)?
+        {
+            return Err(Errno::NOTEMPTY);
+        }
+        let (from_dir, to_dir) = (self.copy_up_dir(&from.parent)?, self.copy_up_dir(&to.parent)?);
+        self.prepare(upper, from, &source.node, to)?;
+        let below_from = self.find_below(&from.parent, from.name.as_os_str())?;
+        let below_to = self.find_below(&to.parent, to.name.as_os_str())?;
+        self.note_hidden(upper, below_from.as_ref())?;
+        self.note_hidden(upper, below_to.as_ref())?;
+        let leaving = match target {
+            Some(target) if !target.node.is_dir() => {
+                let found = self.find(&to.parent, to.name.as_os_str())?.ok_or(Errno::STALE)?;
+                Some(self.before_leaving(upper, &to.parent, &to.name, found)?)
+            }
+            _ => None,
+        };
+        let moved = self.move_entry(upper, from, &from_dir, to, &to_dir, source.node.is_dir(), below_from.is_some());
+        match (leaving, &moved) {
+            (Some(leaving), Ok(())) => self.after_leaving(upper, &to.parent, &to.name, leaving)?,
+            (Some(leaving), Err(_)) => self.forget(leaving.node.id, 1),
+            (None, _) => {}
+        }
+        moved?;
+        if let Some(target) = target.filter(|target| target.node.is_dir()) {
+            self.mark_removed(&target.node, target.attr)?;
+        }
+        self.unlisted(&from.parent, &from.name);
+        self.moved(&source.node, from, to);
+        self.settle(&[from, to], &[&source.node])
+    }
+
+    /// Moves the entry on disk. The target, if there is one, may be replaced.
+    #[allow(clippy::too_many_arguments)]
+    fn move_entry(
+        &self,
+        upper: &Upper,
+        from: &End,
+        from_dir: &Opened,
+        to: &End,
+        to_dir: &Opened,
+        directory: bool,
+        cover: bool,
+    ) -> Result<()> {
+        let (source, target) = (At::new(&*from_dir.fd, &from.name), At::new(&*to_dir.fd, &to.name));
+        let mut standing = target.try_stat()?;
+        if standing.is_some_and(|stat| stat.is_dir()) {
+            // An empty directory may hold whiteouts, and then cannot be renamed over: it makes way first.
+            self.allow_whiteouts(upper, &to.parent, to_dir)?;
+            let staged = upper.staging.staged_whiteout()?;
+            upper.staging.at(&staged).rename_with(target, RenameFlags::EXCHANGE)?;
+            discard_dir(upper, &staged);
+            standing = target.try_stat()?;
+        }
+        if directory && standing.is_some() {
+            // A whiteout is no directory: change places with it, which covers the old name at the same time.
+            self.allow_whiteouts(upper, &from.parent, from_dir)?;
+            source.rename_with(target, RenameFlags::EXCHANGE)?;
+            return if cover { Ok(()) } else { source.unlink() };
+        }
+        if !cover {
+            return source.rename(target);
+        }
+        if upper.staging.whiteouts_are_devices() {
+            match source.rename_with(target, RenameFlags::WHITEOUT) {
+                // Not a file system that can do both at once.
+                Err(Errno::INVAL | Errno::PERM | Errno::NOSYS) => {}
+                other => return other,
+            }
+        }
+        // Killed between the two, the object has both names; the other order could lose it.
+        source.rename(target)?;
+        self.cover(upper, &from.parent, from_dir, &from.name)
+    }
+
+    fn exchange(&self, upper: &Upper, from: &End, source: &Standing, to: &End, target: &Standing) -> Result<()> {
+        for standing in [source, target] {
+            if !standing.node.is_dir() {
+                self.copy_up(&standing.node, u64::MAX)?;
+            }
+        }
+        let _names = self.names.write();
+        self.still(from, &source.node)?;
+        self.still(to, &target.node)?;
+        let (from_dir, to_dir) = (self.copy_up_dir(&from.parent)?, self.copy_up_dir(&to.parent)?);
+        for end in [from, to] {
+            let below = self.find_below(&end.parent, end.name.as_os_str())?;
+            self.note_hidden(upper, below.as_ref())?;
+        }
+        self.prepare(upper, from, &source.node, to)?;
+        self.prepare(upper, to, &target.node, from)?;
+        let (at, other) = (At::new(&*from_dir.fd, &from.name), At::new(&*to_dir.fd, &to.name));
+        at.rename_with(other, RenameFlags::EXCHANGE)?;
+        self.moved(&source.node, from, to);
+        self.moved(&target.node, to, from);
+        self.settle(&[from, to], &[&source.node, &target.node])
+    }
+
+    /// The name still means the node (somebody else may have changed the base meanwhile).
+    fn still(&self, end: &End, node: &Arc<Node>) -> Result<()> {
+        let found = self.find(&end.parent, end.name.as_os_str())?.ok_or(Errno::STALE)?;
+        if is_dir(&found) == node.is_dir() && node.known_as(&end.parent, &end.name) {
+            Ok(())
+        } else {
+            Err(Errno::STALE)
+        }
+    }
+
+    /// Makes a node ready to stand at another name: in the upper under this one, and with the marks that it needs there.
+    fn prepare(&self, upper: &Upper, from: &End, node: &Arc<Node>, to: &End) -> Result<()> {
+        match &node.kind {
+            Kind::File(file) => {
+                let place = file.state.read().place.clone();
+                match place {
+                    Place::Index(key) => self.link_name(upper, key, &(Arc::clone(&from.parent), from.name.clone())),
+                    _ => Ok(()),
+                }
+            }
+            Kind::Dir(dir) => {
+                let opened = self.copy_up_dir(node)?;
+                let at = At::object(&*opened.fd);
+                let lower = dir.state.read().lowers.first().map(|lower| lower.path.clone());
+                let crowded = !to.parent.dir()?.state.read().lowers.is_empty();
+                match lower {
+                    Some(path) if DirMarks::read(at)?.redirect.is_none() => marks::set_redirect(at, &path),
+                    None if crowded => marks::set_opaque(at),
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Brings a node that moved up to date.
+    fn moved(&self, node: &Arc<Node>, from: &End, to: &End) {
+        match &node.kind {
+            Kind::Dir(dir) => dir.state.write().link = Some((Arc::clone(&to.parent), to.name.clone())),
+            Kind::File(file) => {
+                let mut state = file.state.write();
+                state.links.retain(|(parent, name)| parent.id != from.parent.id || *name != from.name);
+                state.links.push((Arc::clone(&to.parent), to.name.clone()));
+            }
+        }
+        self.listed(&to.parent, &to.name, node.ino, node.file_type());
+    }
+
+    /// Time stamps of everything that took part are its own from now on.
+    fn settle(&self, ends: &[&End], nodes: &[&Arc<Node>]) -> Result<()> {
+        for end in ends {
+            self.unborrow(&end.parent)?;
+        }
+        for node in nodes.iter().filter(|node| node.is_dir()) {
+            self.unborrow(node)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,64 @@
+//! Extended attributes, without our own marks: those are neither seen nor set from inside.
+
+use std::ffi::{OsStr, OsString};
+
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+
+use super::node::Kind;
+use super::{Caller, Overlay, Result};
+use crate::layer::marks;
+use crate::sys::At;
+
+impl Overlay {
+    /// The value of an attribute; `ENODATA` where it is not set.
+    pub fn getxattr(&self, node: u64, name: &OsStr) -> Result<Vec<u8>> {
+        if marks::is_ours(name) {
+            return Err(Errno::NODATA);
+        }
+        let node = self.node(node)?;
+        let _names = self.names.read();
+        self.on_object(&node, |at| at.xattr(name))?.ok_or(Errno::NODATA)
+    }
+
+    /// The names of all attributes.
+    pub fn listxattr(&self, node: u64) -> Result<Vec<OsString>> {
+        let node = self.node(node)?;
+        let _names = self.names.read();
+        let mut names = self.on_object(&node, |at| at.xattrs())?;
+        names.retain(|name| !marks::is_ours(name));
+        Ok(names)
+    }
+
+    /// Sets an attribute.
+    pub fn setxattr(&self, _caller: Caller, node: u64, name: &OsStr, value: &[u8], flags: XattrFlags) -> Result<()> {
+        self.change_xattr(node, name, |at| at.set_xattr(name, value, flags))
+    }
+
+    /// Removes an attribute; `ENODATA` where it is not set.
+    pub fn removexattr(&self, _caller: Caller, node: u64, name: &OsStr) -> Result<()> {
+        self.change_xattr(node, name, |at| at.remove_xattr(name))
+    }
+
+    fn change_xattr(&self, node: u64, name: &OsStr, change: impl FnOnce(At<'_>) -> Result<()>) -> Result<()> {
+        if marks::is_ours(name) {
+            return Err(Errno::PERM);
+        }
+        let node = self.node(node)?;
+        self.writable()?;
+        if !node.is_dir() {
+            self.copy_up(&node, u64::MAX)?;
+        }
+        let _names = self.names.read();
+        match &node.kind {
+            Kind::File(_) => self.on_object(&node, change),
+            Kind::Dir(dir) => {
+                self.copy_up_dir(&node)?;
+                let _change = dir.change.lock();
+                self.on_object(&node, change)?;
+                dir.state.write().inherit = None;
+                self.unborrow(&node)
+            }
+        }
+    }
+}
