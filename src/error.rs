@@ -32,6 +32,10 @@ pub enum Kind {
     Conflict,
     /// The fork vanished underneath: its mount is gone.
     Vanished,
+    /// Another mount or directory is where the base was.
+    Covered,
+    /// The working directory, or a file that a command is to read, has no counterpart in the fork.
+    Astray,
     /// This machine cannot do it: no FUSE, no namespaces, no reflink.
     Unavailable,
     /// A record on disk cannot be read, or is of a newer format.
@@ -58,6 +62,8 @@ impl Kind {
             Kind::Locked => "locked",
             Kind::Conflict => "conflict",
             Kind::Vanished => "vanished",
+            Kind::Covered => "covered",
+            Kind::Astray => "astray",
             Kind::Unavailable => "unavailable",
             Kind::Corrupt => "corrupt",
             Kind::Git => "git",
@@ -79,6 +85,8 @@ impl Kind {
             | Kind::InUse
             | Kind::Locked
             | Kind::Conflict
+            | Kind::Covered
+            | Kind::Astray
             | Kind::Unavailable
             | Kind::Corrupt
             | Kind::Git

@@ -15,6 +15,7 @@ pub mod git;
 pub mod layer;
 pub mod names;
 pub mod overlay;
+pub mod run;
 pub mod strategy;
 pub mod sys;
 

@@ -151,6 +151,8 @@ fn general_hint(kind: Kind) -> Option<&'static str> {
         Kind::Unavailable => Some("`treefork doctor` says what this machine lacks"),
         Kind::Corrupt => Some("nothing was changed; `treefork doctor` looks closer"),
         Kind::Vanished => Some("`treefork doctor` looks closer; the fork's changes are kept in the store"),
+        Kind::Covered => Some("unmount what covers the base, or fork the base anew"),
+        Kind::Astray => Some("start from a directory that the fork has too"),
         Kind::Exists | Kind::Conflict | Kind::Git | Kind::TimedOut | Kind::Cancelled | Kind::Io => None,
     }
 }

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     fn mount(point: &str, kind: &str) -> Mount {
-        Mount { id: 1, dev: 0, point: point.into(), kind: kind.into(), source: "x".into() }
+        Mount { id: 1, dev: 0, root: "/".into(), point: point.into(), kind: kind.into(), source: "x".into() }
     }
 
     #[test]

@@ -12,6 +12,8 @@ pub struct Mount {
     pub id: u64,
     /// Device number of its file system; the minor names a FUSE connection in `/sys/fs/fuse/connections`.
     pub dev: u64,
+    /// Which directory of its file system it shows: `/` unless this is a bind mount or a subvolume.
+    pub root: PathBuf,
     /// Where it is.
     pub point: PathBuf,
     /// Type of the file system, with the subtype: `ext4`, `fuse.treefork`.
@@ -47,11 +49,12 @@ fn parse(line: &[u8]) -> Option<Mount> {
     let dev = text(fields.nth(1)?)?;
     let (major, minor) = dev.split_once(':')?;
     let dev = rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?);
-    let point = PathBuf::from(unescape(fields.nth(1)?));
+    let root = PathBuf::from(unescape(fields.next()?));
+    let point = PathBuf::from(unescape(fields.next()?));
     // Optional fields follow the options, up to a dash.
     fields.find(|field| *field == b"-")?;
     let kind = text(fields.next()?)?;
-    Some(Mount { id, dev, point, kind, source: unescape(fields.next()?) })
+    Some(Mount { id, dev, root, point, kind, source: unescape(fields.next()?) })
 }
 
 /// Space, tab, newline and backslash are written as `\040` and so on.
@@ -81,9 +84,9 @@ mod tests {
 
     #[test]
     fn reads_lines_with_escapes_and_optional_fields() {
-        let line = br"36 35 0:45 / /mnt/a\040b\134c rw,noatime master:1 shared:2 - fuse.treefork tree\012fork rw";
+        let line = br"36 35 0:45 /sub /mnt/a\040b\134c rw,noatime master:1 shared:2 - fuse.treefork tree\012fork rw";
         let mount = parse(line).expect("a whole line");
-        assert_eq!(mount.point, Path::new("/mnt/a b\\c"));
+        assert_eq!((mount.root.as_path(), mount.point.as_path()), (Path::new("/sub"), Path::new("/mnt/a b\\c")));
         assert_eq!((mount.kind.as_str(), mount.minor()), ("fuse.treefork", 45));
         assert_eq!(mount.source, "tree\nfork");
         assert_eq!(parse(b""), None);

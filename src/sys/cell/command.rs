@@ -1,0 +1,67 @@
+//! The command's side of a cell, from its clone to its exec: system calls only, like the keeper.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use rustix::process::Signal;
+
+use super::keeper::NoWayBack;
+use super::raw::{self, Mask, Table};
+use super::{Cwd, Packet, Part, Plan, tell};
+
+/// Waits until the keeper has completed the namespaces, enters the working directory and executes the program.
+pub(super) fn run(plan: &Plan, tables: &mut [Table; 2], line: BorrowedFd<'_>, go: BorrowedFd<'_>, mask: &Mask) -> ! {
+    let _guard = NoWayBack;
+    if plan.spaces.is_none() {
+        // No PID namespace whose end would take the command along. The keeper has one thread, so "parent" is exact.
+        let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    }
+    let mut word = [0_u8];
+    if rustix::io::retry_on_intr(|| rustix::io::read(go, &mut word)) != Ok(1) {
+        // The keeper failed, and has told.
+        raw::exit(125);
+    }
+    if let Err(errno) = enter(&plan.cwd) {
+        tell(line, &Packet::failed(Part::Cwd, errno));
+        raw::exit(125);
+    }
+    raw::default_sigpipe();
+    raw::restore_signals(mask);
+    let errno = exec(plan, tables);
+    tell(line, &Packet::failed(Part::Exec, errno));
+    raw::exit(125)
+}
+
+/// Goes to the working directory. A symbolic link on the way may not lead out of the root.
+fn enter(cwd: &Cwd) -> Result<(), Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::openat(CWD, cwd.root.as_c_str(), flags, Mode::empty())?;
+    loop {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        match rustix::fs::openat2(&root, cwd.below.as_c_str(), flags, Mode::empty(), resolve) {
+            Ok(dir) => return rustix::process::fchdir(dir),
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// Tries the candidates as `execvp(3)` does; the errno of the one that says most.
+fn exec(plan: &Plan, tables: &mut [Table; 2]) -> Errno {
+    let [plain, script] = tables;
+    let mut worst = Errno::NOENT;
+    for path in &plan.program.candidates {
+        match raw::exec(path, plain) {
+            Errno::NOENT | Errno::NOTDIR => {}
+            // Found but not for us: another one may do, else this is what is said.
+            Errno::ACCESS => worst = Errno::ACCESS,
+            Errno::NOEXEC => {
+                script.name_script(path);
+                return raw::exec(c"/bin/sh", script);
+            }
+            other => return other,
+        }
+    }
+    worst
+}
