@@ -28,7 +28,7 @@ impl Overlay {
     }
 
     /// Changes attributes; the answer is as of [`getattr`](Self::getattr).
-    pub fn setattr(&self, _caller: Caller, node: u64, change: &SetAttr) -> Result<(Attr, Duration)> {
+    pub fn setattr(&self, caller: Caller, node: u64, change: &SetAttr) -> Result<(Attr, Duration)> {
         let node = self.node(node)?;
         self.writable()?;
         match &node.kind {
@@ -44,7 +44,7 @@ impl Overlay {
             Kind::File(file) => {
                 self.copy_up(&node, change.size.unwrap_or(u64::MAX))?;
                 if let Some(size) = change.size {
-                    self.truncate(&node, size)?;
+                    self.truncate(&node, size, caller.uid != 0)?;
                 }
                 let _names = self.names.read();
                 if change.mode.is_some() && file.file_type == rustix::fs::FileType::Symlink {
@@ -95,7 +95,8 @@ impl Overlay {
         if let (Some(key), Some(upper)) = (key, &self.upper) {
             stat.nlink = upper.index.links(key).unwrap_or(stat.nlink);
         }
-        if state.links.is_empty() {
+        // A lower object goes on having its names in the base; an upper one without a name says 0 itself.
+        if state.links.is_empty() && matches!(state.place, Place::Lower { .. }) {
             stat.nlink = 0;
         }
         Ok(stat)

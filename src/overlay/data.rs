@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::fds::{Opened, Slot};
 use super::node::{FileState, Kind, Node, Place};
-use super::{Overlay, Result};
+use super::{Caller, Overlay, Result};
 use crate::sys::At;
 
 impl Overlay {
@@ -53,19 +53,18 @@ impl Overlay {
     }
 
     /// Sets the size. The kernel asks for it as part of `setattr`.
-    pub(super) fn truncate(&self, node: &Arc<Node>, size: u64) -> Result<()> {
+    pub(super) fn truncate(&self, node: &Arc<Node>, size: u64, kill_set_id: bool) -> Result<()> {
         let opened = self.opened_for_writing(node, size)?;
         rustix::fs::ftruncate(&*opened.fd, size)?;
-        // Who may truncate without losing set-id bits is not told; the kernel's own rule for owners is the strict one.
-        self.clear_set_id(&opened)
+        if kill_set_id { self.clear_set_id(&opened) } else { Ok(()) }
     }
 
     /// Allocates or punches, as `fallocate(2)`.
-    pub fn fallocate(&self, node: u64, offset: u64, len: u64, mode: i32) -> Result<()> {
+    pub fn fallocate(&self, caller: Caller, node: u64, offset: u64, len: u64, mode: i32) -> Result<()> {
         let flags = FallocateFlags::from_bits(mode as u32).ok_or(Errno::OPNOTSUPP)?;
         let opened = self.opened_for_writing(&self.node(node)?, u64::MAX)?;
         rustix::fs::fallocate(&*opened.fd, flags, offset, len)?;
-        self.clear_set_id(&opened)
+        if caller.uid != 0 { self.clear_set_id(&opened) } else { Ok(()) }
     }
 
     /// Finds the next data or hole (`SEEK_DATA`, `SEEK_HOLE`).
@@ -82,15 +81,22 @@ impl Overlay {
     }
 
     /// Copies a range between files without its passing through the caller; how much was copied.
-    pub fn copy_file_range(&self, from: u64, from_offset: u64, to: u64, to_offset: u64, len: u64) -> Result<usize> {
+    pub fn copy_file_range(
+        &self,
+        caller: Caller,
+        (from, mut from_offset): (u64, u64),
+        (to, mut to_offset): (u64, u64),
+        len: u64,
+    ) -> Result<usize> {
         let to = self.opened_for_writing(&self.node(to)?, u64::MAX)?;
         let from = self.opened(&self.node(from)?)?;
-        let (mut from_offset, mut to_offset) = (from_offset, to_offset);
         // The reply has 32 bits for the count; one page less than that keeps file systems that want alignment happy.
         let len = usize::try_from(len).unwrap_or(usize::MAX).min(0xffff_f000);
         let copied =
             rustix::fs::copy_file_range(&*from.fd, Some(&mut from_offset), &*to.fd, Some(&mut to_offset), len)?;
-        self.clear_set_id(&to)?;
+        if caller.uid != 0 {
+            self.clear_set_id(&to)?;
+        }
         Ok(copied)
     }
 

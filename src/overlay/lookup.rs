@@ -42,7 +42,13 @@ impl Overlay {
 
     /// Takes back lookups of a node.
     pub fn forget(&self, node: u64, count: u64) {
-        let Some(node) = self.table.forget(node, count) else { return };
+        if let Some(node) = self.table.forget(node, count) {
+            self.let_go(&node);
+        }
+    }
+
+    /// Drops everything that is kept under the number of a node.
+    fn let_go(&self, node: &Node) {
         for slot in [Slot::UpperDir, Slot::Read, Slot::Write] {
             self.fds.remove(self.owner, node.id, slot);
         }
@@ -103,7 +109,13 @@ impl Overlay {
             Some(Origin { indexed: true, ident, .. }) => Place::Index(Key(ident)),
             _ => Place::Upper,
         };
-        let node = self.table.enter(id, dev, ident, |given| file_node(given, id, ident, stat, &link, place.clone()));
+        let node = self.table.enter(
+            id,
+            dev,
+            ident,
+            |given| file_node(given, id, ident, stat, &link, place.clone()),
+            |old| self.let_go(old),
+        );
         self.refresh_file(&node, link, place)?;
         let attr = self.file_attr(&node, *stat)?;
         Ok((node, attr))
@@ -122,8 +134,13 @@ impl Overlay {
         }
         let place = Place::Lower { layer, path, shared };
         let id = self.lower_id(stat);
-        let node =
-            self.table.enter(id, stat.dev, ident, |given| file_node(given, id, ident, stat, &link, place.clone()));
+        let node = self.table.enter(
+            id,
+            stat.dev,
+            ident,
+            |given| file_node(given, id, ident, stat, &link, place.clone()),
+            |old| self.let_go(old),
+        );
         self.refresh_file(&node, link, place)?;
         let attr = self.file_attr(&node, *stat)?;
         Ok((node, attr))
@@ -144,8 +161,9 @@ impl Overlay {
             }
             state.links.push(link);
         }
-        if let (Place::Lower { .. }, Place::Lower { .. }) = (&state.place, &place) {
-            state.place = place;
+        match (&state.place, &place) {
+            (Place::Lower { .. }, Place::Lower { .. }) | (Place::Orphan(_), _) => state.place = place,
+            _ => {}
         }
         Ok(())
     }
@@ -188,7 +206,7 @@ impl Overlay {
             };
             node_of(id, wanted, ident, Kind::Dir(Box::new(dir)))
         };
-        let node = self.table.enter(id, dev, ident, make);
+        let node = self.table.enter(id, dev, ident, make, |old| self.let_go(old));
         self.refresh_dir(&node, link, &lowers)?;
         let stat = upper.map(|(stat, _)| stat).or(top).ok_or(Errno::IO)?;
         let attr = self.dir_attr(&node, stat)?;

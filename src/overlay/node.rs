@@ -202,8 +202,15 @@ impl Table {
     /// The node of this identity, counted as looked up once more; `make` builds it where there is none.
     ///
     /// Where the number belongs to an older object that is gone, the new node takes its place and its count (the
-    /// kernel forgets by number). Where it belongs to one that lives on in the upper, the new one gets an alias.
-    pub(super) fn enter(&self, id: u64, dev: u64, ident: Ident, make: impl FnOnce(u64) -> Node) -> Arc<Node> {
+    /// kernel forgets by number), and `replaced` is told. Where it belongs to one that lives on in the upper, the new one gets an alias.
+    pub(super) fn enter(
+        &self,
+        id: u64,
+        dev: u64,
+        ident: Ident,
+        make: impl FnOnce(u64) -> Node,
+        replaced: impl FnOnce(&Node),
+    ) -> Arc<Node> {
         let id = if self.taken(id, ident) { self.alias(dev, ident) } else { id };
         match self.nodes.entry(id) {
             Slot::Occupied(mut slot) => {
@@ -214,7 +221,9 @@ impl Table {
                 }
                 let node = Arc::new(make(id));
                 node.lookups.store(old.lookups.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-                slot.insert(Arc::clone(&node));
+                let old = slot.insert(Arc::clone(&node));
+                drop(slot);
+                replaced(&old);
                 node
             }
             Slot::Vacant(slot) => {

@@ -178,13 +178,17 @@ impl Overlay {
         let physical = matches!(found, Found::Upper { .. });
         let (node, attr) = self.enter(parent, name.clone(), found)?;
         let last = attr.nlink <= 1;
-        let place = node.file()?.state.read().place.clone();
-        let orphan = match (&place, last) {
+        let (place, unreachable) = {
+            let state = node.file()?.state.read();
+            (state.place.clone(), state.links.len() <= 1)
+        };
+        // Other names in the upper may be left, but where none is known the node could not be opened by one.
+        let orphan = match (&place, last || unreachable) {
             (Place::Upper, true) => {
                 let dir = self.upper_dir(parent)?;
                 Some(At::new(&*dir.fd, name).open(OFlags::PATH))
             }
-            (Place::Index(key), true) => Some(At::new(upper.index.dir(), &key.file_name()).open(OFlags::PATH)),
+            (Place::Index(key), true) if last => Some(At::new(upper.index.dir(), &key.file_name()).open(OFlags::PATH)),
             _ => None,
         };
         let orphan = match orphan.transpose() {
