@@ -3,11 +3,12 @@
 //! What a node shows is what the file system says of the object behind it, with the node's own number, the fork's count
 //! of names, and for a directory that is in the upper only as a way to something else the change time of the lower.
 
+use std::ffi::OsString;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+use rustix::fs::{FileType, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use rustix::io::Errno;
 
 use super::fds::{Opened, Slot};
@@ -47,7 +48,7 @@ impl Overlay {
                     self.truncate(&node, size, caller.uid != 0)?;
                 }
                 let _names = self.names.read();
-                if change.mode.is_some() && file.file_type == rustix::fs::FileType::Symlink {
+                if change.mode.is_some() && file.file_type == FileType::Symlink {
                     return Err(Errno::OPNOTSUPP);
                 }
                 self.on_object(&node, |at| apply(at, change))?;
@@ -55,6 +56,16 @@ impl Overlay {
                 self.fds.remove(self.owner, node.id, Slot::Write);
                 Ok((self.attr(&node)?, self.attr_ttl(&node)))
             }
+        }
+    }
+
+    /// The target of a symbolic link, as bytes.
+    pub fn readlink(&self, node: u64) -> Result<OsString> {
+        let node = self.node(node)?;
+        let _names = self.names.read();
+        match node.file_type() {
+            FileType::Symlink => self.on_object(&node, |at| at.readlink()),
+            _ => Err(Errno::INVAL),
         }
     }
 
