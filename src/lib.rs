@@ -11,6 +11,7 @@ pub mod copy;
 pub mod durable;
 pub mod error;
 pub mod fork;
+pub mod fuse;
 pub mod git;
 pub mod layer;
 pub mod names;

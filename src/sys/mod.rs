@@ -7,9 +7,11 @@
 mod at;
 #[allow(unsafe_code, reason = "cloning and executing, with a word on each block")]
 pub mod cell;
+mod memory;
 mod mounts;
 mod stat;
 
 pub use at::{At, open_beneath, open_root, reopen};
+pub use memory::map_large_blocks;
 pub use mounts::{Mount, mount_of, mounts};
 pub use stat::{Ident, Stat, Time};
