@@ -5,6 +5,7 @@
 //! store is, text or JSON, tables, hints) is in [`output`].
 
 mod forks;
+mod mount;
 mod output;
 
 use std::path::PathBuf;
@@ -35,6 +36,8 @@ enum Command {
     List(forks::List),
     /// Print the path of a fork
     Path(forks::Path),
+    /// Mount an overlay of given directories, without a store
+    Mount(mount::Mount),
 }
 
 impl Command {
@@ -42,12 +45,16 @@ impl Command {
         match self {
             Command::List(command) => command.run(context),
             Command::Path(command) => command.run(context),
+            Command::Mount(command) => command.run(),
         }
     }
 }
 
 /// Runs the command that the arguments of the process name.
 pub fn main() -> ExitCode {
+    if let Some(status) = mount::as_helper() {
+        return status;
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => return output::refuse_arguments(&e),
