@@ -73,6 +73,28 @@ impl Kind {
         }
     }
 
+    /// The kind for a word that [`as_str`](Self::as_str) gave.
+    pub fn parse(word: &str) -> Option<Self> {
+        use Kind::*;
+        const ALL: [Kind; 14] = [
+            Usage,
+            NotFound,
+            Exists,
+            Ambiguous,
+            InUse,
+            Locked,
+            Conflict,
+            Vanished,
+            Unavailable,
+            Corrupt,
+            Git,
+            TimedOut,
+            Cancelled,
+            Io,
+        ];
+        ALL.into_iter().find(|kind| kind.as_str() == word)
+    }
+
     /// The exit status of the command line for this kind: 2 for wrong use, 1 for failure, and the numbers that `run`
     /// reserves (120 the fork vanished, 124 time limit).
     pub fn exit_status(self) -> u8 {

@@ -17,6 +17,7 @@ pub mod layer;
 pub mod names;
 pub mod overlay;
 pub mod run;
+pub mod server;
 pub mod strategy;
 pub mod sys;
 

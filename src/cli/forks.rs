@@ -1,13 +1,17 @@
-//! The forks of a store: `list`, `path`.
+//! What there is: `list`, `show`, `path`, `log`.
 
 use std::os::unix::ffi::OsStrExt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
+use comfy_table::Table;
 use serde::Serialize;
 
 use super::output::{self, Colour, Context};
 use crate::error::Result;
-use crate::fork::{self, Record, State};
+use crate::fork::status::{self, Mount, Status};
+use crate::fork::{self, Forks, State, journal};
+use crate::sys::Time;
 
 /// Arguments of `list`.
 #[derive(Args)]
@@ -16,39 +20,141 @@ pub(super) struct List {}
 impl List {
     pub(super) fn run(self, context: &Context) -> Result<u8> {
         let forks = match context.existing_store()? {
-            Some(store) => fork::all(&store)?,
+            Some(store) => status::all(&store)?,
             None => vec![],
         };
-        let (mut records, mut broken) = (vec![], 0);
-        for (id, record) in forks {
-            match record {
-                Ok(record) => records.push(record),
+        let (mut statuses, mut broken) = (vec![], 0);
+        for (id, status) in forks {
+            match status {
+                Ok(status) => statuses.push(status),
                 Err(e) => {
                     broken += 1;
-                    output::note(&format!("the fork {id} cannot be read: {e}"));
+                    output::note(&format!("the fork {id} cannot be read, and is kept as it is: {e}"));
                 }
             }
         }
-        context.print(&records, |records| list(records))?;
+        context.print(&statuses, |statuses| list(statuses))?;
         Ok(u8::from(broken > 0))
     }
 }
 
-fn list(records: &[Record]) -> String {
-    if records.is_empty() {
+fn list(statuses: &[Status]) -> String {
+    if statuses.is_empty() {
         return String::new();
     }
-    let mut table = output::table(&["ID", "LABEL", "STRATEGY", "STATE", "BASE"]);
-    for record in records {
-        let label = record.label.as_ref().map_or("-", |label| label.as_str());
-        let base = record.base.path.display().to_string();
-        table.add_row([record.id.as_str(), label, record.strategy.as_str(), record.state.as_str(), &base]);
+    let mut table = output::table(&["ID", "LABEL", "STATE", "STRATEGY", "AGE", "OWNER", "SIZE", "CHANGES", "BASE"]);
+    for status in statuses {
+        let record = &status.record;
+        table.add_row([
+            record.id.to_string(),
+            record.label.as_ref().map_or("-".into(), ToString::to_string),
+            condition(status).to_owned(),
+            record.strategy.to_string(),
+            age(status.age_seconds),
+            owner(status),
+            indicatif::HumanBytes(status.upper_bytes).to_string(),
+            status.changes.map_or("-".into(), |n| n.to_string()),
+            record.base.path.display().to_string().replace('\n', "\\n"),
+        ]);
     }
-    output::lines(&table, |row| match records[row].state {
-        State::Live => None,
-        State::Removing | State::Trashed => Some(Colour::Red),
-        State::Creating | State::Merging | State::Restoring => Some(Colour::Yellow),
-    })
+    output::lines(&table, |row| colour(&statuses[row]))
+}
+
+/// The state, or what is wrong with a live fork.
+fn condition(status: &Status) -> &'static str {
+    match (status.record.state, status.mount) {
+        (State::Live, _) if status.base_problem.is_some() => "no base",
+        (State::Live, Mount::Stale) => "stale",
+        (State::Live, _) if !status.drift.is_empty() => "drifted",
+        (state, _) => state.as_str(),
+    }
+}
+
+fn colour(status: &Status) -> Option<Colour> {
+    match condition(status) {
+        "live" => None,
+        "no base" => Some(Colour::Red),
+        _ => Some(Colour::Yellow),
+    }
+}
+
+fn owner(status: &Status) -> String {
+    let alive = match status.owner_alive {
+        Some(true) => "",
+        Some(false) => " gone",
+        None => "?",
+    };
+    format!("{}{alive}", status.record.owner.pid)
+}
+
+/// An age in its largest unit.
+fn age(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m", seconds / 60),
+        3600..86_400 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// Arguments of `show`.
+#[derive(Args)]
+pub(super) struct Show {
+    /// The fork: its id, its label, or the beginning of either
+    fork: String,
+}
+
+impl Show {
+    pub(super) fn run(self, context: &Context) -> Result<u8> {
+        let store = context.store_of(&self.fork)?;
+        let status = status::of(&store, fork::find(&store, &self.fork)?)?;
+        context.print(&status, show)?;
+        Ok(0)
+    }
+}
+
+fn show(status: &Status) -> String {
+    let record = &status.record;
+    let mut table = Table::new();
+    table.load_preset(comfy_table::presets::NOTHING);
+    let mut row = |name: &str, value: String| {
+        if !value.is_empty() {
+            table.add_row([name.to_owned(), value.replace('\n', "\\n")]);
+        }
+    };
+    row("id", record.id.to_string());
+    row("label", record.label.as_ref().map(ToString::to_string).unwrap_or_default());
+    row("agent", record.agent.clone().unwrap_or_default());
+    row("path", status.path.display().to_string());
+    row("base", record.base.path.display().to_string());
+    row("base commit", record.base_ref.clone().unwrap_or_default());
+    row("base problem", status.base_problem.clone().unwrap_or_default());
+    row("strategy", record.strategy.to_string());
+    row("state", condition(status).to_owned());
+    row("mount", status.mount.as_str().to_owned());
+    row("made", format!("{} ({} ago)", timestamp(record.created_at), age(status.age_seconds)));
+    row("owner", owner(status));
+    row("size", indicatif::HumanBytes(status.upper_bytes).to_string());
+    row("changes", status.changes.map(|n| n.to_string()).unwrap_or_default());
+    row("kept from gc", if record.keep { "yes".into() } else { String::new() });
+    for refusal in &record.refusals {
+        row("refused", format!("{}: {}", refusal.strategy, refusal.reason));
+    }
+    for advisory in &record.advisories {
+        row("advisory", advisory.clone());
+    }
+    for path in &status.drift {
+        row("drift", path.0.display().to_string());
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    output::lines(&table, |_| None)
+}
+
+fn timestamp(time: Time) -> String {
+    let at = UNIX_EPOCH + Duration::from_secs(time.sec.try_into().unwrap_or(0));
+    humantime::format_rfc3339_seconds(at.max(SystemTime::UNIX_EPOCH)).to_string()
 }
 
 /// Arguments of `path`.
@@ -67,14 +173,36 @@ struct Place {
 
 impl Path {
     pub(super) fn run(self, context: &Context) -> Result<u8> {
-        let store = context.store_of(&self.fork)?;
-        let record = fork::find(&store, &self.fork)?;
-        let path = record.path(&store.fork(&record.id));
+        let forks = Forks::open(context.store_of(&self.fork)?)?;
+        let (record, path) = forks.ready(&self.fork)?;
         if context.json {
             output::print_json(&Place { id: record.id.to_string(), path })?;
         } else {
             output::print(&[path.as_os_str().as_bytes(), b"\n"].concat())?;
         }
+        Ok(0)
+    }
+}
+
+/// Arguments of `log`.
+#[derive(Args)]
+pub(super) struct Log {
+    /// The fork: its id, its label, or the beginning of either
+    fork: String,
+}
+
+impl Log {
+    pub(super) fn run(self, context: &Context) -> Result<u8> {
+        let store = context.store_of(&self.fork)?;
+        let record = fork::find(&store, &self.fork)?;
+        let events = journal::events(&store.fork(&record.id))?;
+        context.print(&events, |events| {
+            let line = |event: &journal::Event| {
+                let detail = event.detail.replace('\n', "\\n");
+                format!("{} {} {detail}", timestamp(event.at), event.what).trim_end().to_owned() + "\n"
+            };
+            events.iter().map(line).collect()
+        })?;
         Ok(0)
     }
 }

@@ -4,9 +4,11 @@
 //! add a command: write such a file, and name it in [`Command`] and in [`Command::run`]. What commands share (where the
 //! store is, text or JSON, tables, hints) is in [`output`].
 
+mod create;
 mod forks;
 mod mount;
 mod output;
+mod serve;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -32,10 +34,23 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Make a fork, and print its path
+    Create(create::Create),
     /// List the forks
     List(forks::List),
-    /// Print the path of a fork
+    /// Show all about a fork
+    Show(forks::Show),
+    /// Print the path of a fork, mounted again where its mount was lost
     Path(forks::Path),
+    /// Show what happened to a fork
+    Log(forks::Log),
+    /// Remove forks
+    Remove(create::Remove),
+    /// Serve the mounts of the store in the foreground; other commands start this by themselves
+    Serve(serve::Serve),
+    /// Delete what was removed
+    #[command(hide = true)]
+    EmptyTrash(create::EmptyTrash),
     /// Mount an overlay of given directories, without a store
     Mount(mount::Mount),
 }
@@ -43,8 +58,14 @@ enum Command {
 impl Command {
     fn run(self, context: &Context) -> Result<u8> {
         match self {
+            Command::Create(command) => command.run(context),
             Command::List(command) => command.run(context),
+            Command::Show(command) => command.run(context),
             Command::Path(command) => command.run(context),
+            Command::Log(command) => command.run(context),
+            Command::Remove(command) => command.run(context),
+            Command::Serve(command) => command.run(context),
+            Command::EmptyTrash(command) => command.run(context),
             Command::Mount(command) => command.run(),
         }
     }

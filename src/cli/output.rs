@@ -26,7 +26,6 @@ impl Context {
     }
 
     /// The store, made where there is none.
-    #[expect(dead_code, reason = "for the commands that make something")]
     pub(super) fn store(&self) -> Result<Store> {
         Store::open(&Store::locate(self.store.as_deref())?)
     }

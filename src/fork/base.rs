@@ -11,10 +11,8 @@ use rustix::fs::{Mode, OFlags};
 
 use super::Base;
 use crate::error::{Context, Error, Kind, Result};
+use crate::server::MOUNT_KIND;
 use crate::sys::{Mount, Stat, mounts};
-
-/// The type under which the mounts of forks show in `/proc/self/mountinfo`.
-pub const MOUNT_KIND: &str = "fuse.treefork";
 
 /// Checks that `path` can be forked with the store at `store` (absolute, without symbolic links).
 ///

@@ -41,7 +41,8 @@ pub fn find(store: &Store, name: &str) -> Result<Record> {
     pick(forks.into_iter().filter_map(|(_, record)| record.ok()).collect(), name)
 }
 
-fn pick(forks: Vec<Record>, name: &str) -> Result<Record> {
+/// The one of these that `name` means.
+pub(super) fn pick(forks: Vec<Record>, name: &str) -> Result<Record> {
     let labelled =
         |record: &Record, fits: &dyn Fn(&str) -> bool| record.label.as_ref().is_some_and(|l| fits(l.as_str()));
     let whole = |record: &Record| record.id.as_str() == name || labelled(record, &|label| label == name);

@@ -5,13 +5,28 @@
 
 pub mod base;
 mod find;
+mod forks;
+pub mod gc;
+pub mod journal;
 mod name;
+mod origin;
 mod owner;
+mod pending;
 mod record;
+mod recover;
+pub mod status;
 mod store;
+pub mod trash;
+mod users;
 
 pub use find::{Listed, all, find};
+pub use forks::{Forks, Locked, Request};
 pub use name::{Id, LABEL_MAX, Label};
 pub use owner::Owner;
 pub use record::{Base, RECORD, Record, State, now};
+pub use recover::mounted;
 pub use store::Store;
+pub use users::{User, users};
+
+/// The name of the lock in a fork's directory.
+const LOCK: &str = "lock";

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Id, Label, Owner};
+use super::{Id, Label, Owner, journal};
 use crate::durable::{self, read_record, write_record};
 use crate::error::{Error, Kind, Result};
 use crate::names::RelPath;
@@ -158,7 +158,9 @@ impl Record {
         }
         let before = (self.state, self.state_since);
         (self.state, self.state_since) = (state, now());
-        self.write(dir).inspect_err(|_| (self.state, self.state_since) = before)
+        self.write(dir).inspect_err(|_| (self.state, self.state_since) = before)?;
+        journal::note(dir, state.as_str(), "");
+        Ok(())
     }
 
     /// What a person calls it: the label, else the id.
@@ -168,14 +170,19 @@ impl Record {
 
     /// How long ago it was made; zero where the clock was set back since.
     pub fn age(&self) -> Duration {
-        let made = UNIX_EPOCH + Duration::new(self.created_at.sec.try_into().unwrap_or(0), self.created_at.nsec);
-        SystemTime::now().duration_since(made).unwrap_or_default()
+        since(self.created_at)
+    }
+
+    /// How long it has been in its state; zero where the clock was set back since.
+    pub fn time_in_state(&self) -> Duration {
+        since(self.state_since)
     }
 
     /// Where a strategy makes it, in the store at `store`.
     pub fn site(&self, store: &Path, dir: &Path) -> Site {
         Site {
             base: self.base.path.clone(),
+            base_ident: self.base.ident,
             store: store.to_path_buf(),
             dir: dir.to_path_buf(),
             id: self.id.to_string(),
@@ -192,6 +199,12 @@ impl Record {
             _ => tree,
         }
     }
+}
+
+/// How long ago that was.
+fn since(time: Time) -> Duration {
+    let then = UNIX_EPOCH + Duration::new(time.sec.try_into().unwrap_or(0), time.nsec);
+    SystemTime::now().duration_since(then).unwrap_or_default()
 }
 
 /// The present by the real clock.

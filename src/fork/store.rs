@@ -7,6 +7,7 @@
 //!   server.*           the server's own files, see `crate::server`
 //!   bases/<key>/       one per base, see `crate::merge`
 //!   forks/<id>/        fork.json, lock, and what the strategy keeps
+//!   pending/<id>       forks between two states, see `pending`
 //!   trash/<name>/      what is being deleted, or waits to be restored
 //! ```
 
@@ -88,7 +89,7 @@ impl Store {
             }
         }
         fs::set_permissions(&root, fs::Permissions::from_mode(0o700)).context(cannot, path)?;
-        for name in ["bases", "forks", "trash"] {
+        for name in ["bases", "forks", "pending", "trash"] {
             match fs::DirBuilder::new().mode(0o700).create(root.join(name)) {
                 Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e).context(cannot, path),
                 _ => {}
@@ -117,6 +118,11 @@ impl Store {
     /// Where things wait for their deletion.
     pub fn trash(&self) -> PathBuf {
         self.root.join("trash")
+    }
+
+    /// The marks of forks between two states.
+    pub(super) fn pending(&self) -> PathBuf {
+        self.root.join("pending")
     }
 
     /// The directory that is kept for a base, by the base's key.
@@ -163,7 +169,7 @@ fn locate(explicit: Option<&Path>, variable: impl Fn(&str) -> Option<OsString>) 
 
 fn is_ours(name: &std::ffi::OsStr) -> bool {
     let name = name.as_encoded_bytes();
-    [&b"bases"[..], b"forks", b"trash", b"version", b"lock"].contains(&name)
+    [&b"bases"[..], b"forks", b"pending", b"trash", b"version", b"lock"].contains(&name)
         || name.starts_with(b"server.")
         || name.starts_with(b".tmp.")
 }

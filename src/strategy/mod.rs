@@ -4,6 +4,10 @@
 //! its [`Guarantees`] say, as data, so that a caller and `show` can tell what they got. Nothing degrades in silence:
 //! whatever `auto` passed over is recorded with the reason ([`Refusal`]).
 
+mod overlay;
+
+pub use overlay::Overlay;
+
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -12,7 +16,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Kind, Result};
-use crate::sys::Time;
+use crate::sys::{Ident, Time};
 
 /// The ways to make a fork.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -107,6 +111,8 @@ pub struct Wishes {
 pub struct Site {
     /// The root of the tree that is forked; absolute, without symbolic links.
     pub base: PathBuf,
+    /// Which directory that has to be.
+    pub base_ident: Ident,
     /// The store.
     pub store: PathBuf,
     /// `forks/<id>` in the store. A strategy keeps there what it likes, beside `fork.json` and `lock`.
@@ -168,4 +174,60 @@ pub trait Strategy: Send + Sync {
         let _ = site;
         Ok(())
     }
+    /// Whether anything in the fork differs from its base as it was; `None` where that is not known cheaply. May say yes
+    /// where a change was taken back.
+    fn is_changed(&self, site: &Site) -> Result<Option<bool>> {
+        let _ = site;
+        Ok(None)
+    }
+}
+
+/// The strategy for a way.
+pub fn strategy(way: Way) -> Option<Box<dyn Strategy>> {
+    match way {
+        Way::Overlay => Some(Box::new(Overlay)),
+        Way::Reflink | Way::Copy | Way::Worktree => None,
+    }
+}
+
+/// A fork that was made, and what led to it.
+#[derive(Clone, Debug)]
+pub struct Chosen {
+    /// The way that worked.
+    pub way: Way,
+    /// The ways that did not, best first.
+    pub refusals: Vec<Refusal>,
+    /// What came of it.
+    pub made: Made,
+}
+
+/// Makes a fork the wanted way, or without a wish the first way that works.
+///
+/// A way is passed over when its probe refuses, or when making the fork turns out to be impossible on this machine
+/// ([`Kind::Unavailable`]); any other failure is the failure of the whole. What failed is destroyed before the next try.
+pub fn make(wanted: Option<Way>, site: &Site, wishes: &Wishes) -> Result<Chosen> {
+    if let Some(way) = wanted {
+        let strategy = strategy(way).ok_or_else(|| unknown(way))?;
+        strategy.probe(site)?;
+        return Ok(Chosen { way, refusals: vec![], made: strategy.create(site, wishes)? });
+    }
+    let mut refusals: Vec<Refusal> = Vec::new();
+    for way in Way::AUTO {
+        let Some(strategy) = strategy(way) else { continue };
+        match strategy.probe(site).and_then(|()| strategy.create(site, wishes)) {
+            Ok(made) => return Ok(Chosen { way, refusals, made }),
+            Err(e) if e.kind() == Kind::Unavailable => {
+                strategy.destroy(site)?;
+                let hint = e.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
+                refusals.push(Refusal { strategy: way, reason: format!("{e}{hint}") });
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    let reasons: Vec<String> = refusals.iter().map(|r| format!("{}: {}", r.strategy, r.reason)).collect();
+    Err(Error::new(Kind::Unavailable, format!("no strategy works here ({})", reasons.join("; "))))
+}
+
+fn unknown(way: Way) -> Error {
+    Error::new(Kind::Unavailable, format!("this build has no strategy {way}"))
 }

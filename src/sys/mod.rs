@@ -9,9 +9,11 @@ mod at;
 pub mod cell;
 mod memory;
 mod mounts;
+mod process;
 mod stat;
 
 pub use at::{At, open_beneath, open_root, reopen};
 pub use memory::map_large_blocks;
 pub use mounts::{Mount, mount_of, mounts};
+pub use process::{detach, raise_descriptor_limit, set_undumpable};
 pub use stat::{Ident, Stat, Time};

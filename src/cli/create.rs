@@ -1,0 +1,208 @@
+//! Making and removing forks: `create`, `remove`, and what deletes in the background.
+
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use super::output::{self, Context};
+use crate::error::{Error, Kind, Result};
+use crate::fork::{Forks, Label, Owner, Request, Store, status, trash};
+use crate::strategy::{Progress, Symlinks, Way, Wishes};
+
+/// Arguments of `create`.
+#[derive(Args)]
+pub(super) struct Create {
+    /// The directory to fork
+    #[arg(default_value = ".", value_name = "BASE")]
+    base: PathBuf,
+    /// What to call the fork; unique among the forks of the store
+    #[arg(long, value_name = "NAME")]
+    label: Option<OsString>,
+    /// Who will work in it
+    #[arg(long, value_name = "NAME")]
+    agent: Option<String>,
+    /// How to make it
+    #[arg(long, value_enum, default_value_t = Wanted::Auto)]
+    strategy: Wanted,
+    /// What to do with symbolic links
+    #[arg(long, value_enum, default_value_t = Links::Keep)]
+    symlinks: Links,
+    /// Bring uncommitted changes over (with --strategy worktree)
+    #[arg(long)]
+    dirty: bool,
+    /// Never let gc reap it
+    #[arg(long)]
+    keep: bool,
+    /// The process that the fork belongs to [default: the one that called treefork]
+    #[arg(long, value_name = "PID")]
+    owner: Option<u32>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Wanted {
+    /// The first of overlay, reflink and copy that works
+    Auto,
+    /// A FUSE mount over the base
+    Overlay,
+    /// Copies that share their blocks with the base
+    Reflink,
+    /// Plain copies
+    Copy,
+    /// A linked git work tree
+    Worktree,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Links {
+    /// They are kept; absolute ones into the base lead into the fork
+    Keep,
+    /// Those that lead outside are hidden
+    Confine,
+    /// They are left out
+    Skip,
+}
+
+impl Create {
+    pub(super) fn run(self, context: &Context) -> Result<u8> {
+        let request = self.request()?;
+        let forks = Forks::open(context.store()?)?;
+        let record = forks.create(&request)?;
+        for advisory in &record.advisories {
+            output::note(advisory);
+        }
+        let path = record.path(&forks.store().fork(&record.id));
+        if context.json {
+            output::print_json(&status::of(forks.store(), record)?)?;
+        } else {
+            output::print(&[path.as_os_str().as_bytes(), b"\n"].concat())?;
+        }
+        Ok(0)
+    }
+
+    fn request(self) -> Result<Request> {
+        let label = self.label.map(label).transpose()?;
+        // The command itself is gone in a moment; whoever called it is who will use the fork.
+        let owner = match self.owner {
+            Some(pid) => Owner::of(pid)?,
+            None => rustix::process::getppid()
+                .and_then(|pid| Owner::of(pid.as_raw_nonzero().get().unsigned_abs()).ok())
+                .map_or_else(Owner::current, Ok)?,
+        };
+        let strategy = match self.strategy {
+            Wanted::Auto => None,
+            Wanted::Overlay => Some(Way::Overlay),
+            Wanted::Reflink => Some(Way::Reflink),
+            Wanted::Copy => Some(Way::Copy),
+            Wanted::Worktree => Some(Way::Worktree),
+        };
+        if self.dirty && strategy != Some(Way::Worktree) {
+            let what = "--dirty is for --strategy worktree: the other strategies bring uncommitted changes anyway";
+            return Err(Error::new(Kind::Usage, what));
+        }
+        let symlinks = match self.symlinks {
+            Links::Keep => Symlinks::Keep,
+            Links::Confine => Symlinks::Confine,
+            Links::Skip => Symlinks::Skip,
+        };
+        let wishes = Wishes { symlinks, dirty: self.dirty, progress: progress() };
+        Ok(Request { base: self.base, label, agent: self.agent, owner, strategy, wishes, keep: self.keep })
+    }
+}
+
+fn label(text: OsString) -> Result<Label> {
+    let text = text.into_string().map_err(|text| {
+        Error::new(Kind::Usage, format!("the label {text:?} is not UTF-8")).remedy("use letters, digits and dashes")
+    })?;
+    text.parse::<Label>().map_err(|e| e.remedy("use letters, digits and dashes"))
+}
+
+/// A line on a terminal that says how far a copy is, once it has taken a second.
+fn progress() -> Option<Progress> {
+    if !std::io::stderr().is_terminal() {
+        return None;
+    }
+    let bar = indicatif::ProgressBar::new_spinner();
+    let start = std::time::Instant::now();
+    Some(Arc::new(move |entries, bytes| {
+        if start.elapsed().as_secs() >= 1 {
+            bar.set_message(format!("{entries} entries, {}", indicatif::HumanBytes(bytes)));
+            bar.tick();
+        }
+    }))
+}
+
+/// Arguments of `remove`.
+#[derive(Args)]
+pub(super) struct Remove {
+    /// The forks: their ids, labels, or the beginning of either
+    #[arg(required = true, value_name = "FORK")]
+    forks: Vec<String>,
+    /// Even if processes use it; what they do there then fails
+    #[arg(long, short)]
+    force: bool,
+}
+
+#[derive(Serialize)]
+struct Removed {
+    fork: String,
+    removed: bool,
+}
+
+impl Remove {
+    pub(super) fn run(self, context: &Context) -> Result<u8> {
+        let forks = Forks::open(context.store_of(&self.forks[0])?)?;
+        let (mut done, mut failed) = (Vec::new(), None);
+        for name in self.forks {
+            match forks.remove(&name, self.force) {
+                Ok(removed) => done.push(Removed { fork: name, removed }),
+                // The others are removed all the same; the last error is the one that decides.
+                Err(e) => {
+                    if let Some(earlier) = failed.replace(e) {
+                        output::report(&earlier, false);
+                    }
+                }
+            }
+        }
+        empty_trash_in_background(forks.store());
+        if context.json && failed.is_none() {
+            output::print_json(&done)?;
+        }
+        failed.map_or(Ok(0), Err)
+    }
+}
+
+/// Has another process delete what is in the trash, so that nobody waits for it.
+pub(super) fn empty_trash_in_background(store: &Store) {
+    if !trash::has_work(store) {
+        return;
+    }
+    let deleted = std::env::current_exe().and_then(|program| {
+        let mut command = Command::new(program);
+        command.arg("--store").arg(store.root()).arg("empty-trash").current_dir("/");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        crate::sys::detach(&mut command).spawn()?.wait()
+    });
+    if let Err(e) = deleted {
+        // Not lost: the next removal, and gc, delete it.
+        output::note(&format!("the trash is not being emptied: {e}"));
+    }
+}
+
+/// Arguments of `empty-trash`, which `remove` starts in the background.
+#[derive(Args)]
+pub(super) struct EmptyTrash {}
+
+impl EmptyTrash {
+    pub(super) fn run(self, context: &Context) -> Result<u8> {
+        if let Some(store) = context.existing_store()? {
+            trash::empty(&store)?;
+        }
+        Ok(0)
+    }
+}

@@ -1,0 +1,303 @@
+//! The forks of a store: making and removing them, safe from many threads and processes.
+//!
+//! Two kinds of lock files: the store's, held while a label is checked and a fork's directory made, and each fork's,
+//! held from before a transition is recorded until it is over. The store's lock is taken first. Every durable step has a
+//! fault point after it, named in the order of the steps.
+
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::pending::Pending;
+use super::{Base, Id, Label, Owner, Record, State, Store, base, find, now, origin, trash, users};
+use crate::durable::{FileLock, Wait, fault};
+use crate::error::{Context, Error, Kind, Result};
+use crate::strategy::{self, Symlinks, Way, Wishes};
+
+/// How long to wait for another command that is at the same fork, or that makes one.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What kind of fork is wanted, and for whom.
+#[derive(Clone)]
+pub struct Request {
+    /// The directory to fork.
+    pub base: PathBuf,
+    /// What to call the fork.
+    pub label: Option<Label>,
+    /// Who will work in it, in the caller's words.
+    pub agent: Option<String>,
+    /// The process it belongs to.
+    pub owner: Owner,
+    /// How to make it; `None`: the first way that works.
+    pub strategy: Option<Way>,
+    /// The details.
+    pub wishes: Wishes,
+    /// Never to be reaped by gc.
+    pub keep: bool,
+}
+
+impl Request {
+    /// A fork of `base` for the calling process, made the first way that works.
+    pub fn new(base: &Path) -> Result<Self> {
+        Ok(Self {
+            base: base.to_path_buf(),
+            label: None,
+            agent: None,
+            owner: Owner::current()?,
+            strategy: None,
+            wishes: Wishes::default(),
+            keep: false,
+        })
+    }
+}
+
+/// The forks of one store.
+#[derive(Clone, Debug)]
+pub struct Forks {
+    store: Store,
+}
+
+/// A fork whose lock is held.
+#[derive(Debug)]
+pub struct Locked {
+    /// The record, read under the lock.
+    pub record: Record,
+    /// Its directory.
+    pub dir: PathBuf,
+    lock: FileLock,
+}
+
+impl Forks {
+    /// The forks of a store. Finishes or undoes first what killed commands left.
+    pub fn open(store: Store) -> Result<Self> {
+        let forks = Self { store };
+        forks.recover()?;
+        Ok(forks)
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Makes a fork. When it returns the fork is complete and its record says so.
+    pub fn create(&self, request: &Request) -> Result<Record> {
+        base::check_store(self.store.root())?;
+        let (base, subdir, base_ref) = origin::of(&request.base, self.store.root())?;
+        if request.strategy != Some(Way::Worktree) {
+            origin::refuse_shared_git(&base)?;
+        }
+        let (mut record, lock, pending) = self.claim(request, base, subdir, base_ref)?;
+        let dir = self.store.fork(&record.id);
+        match self.fill(&mut record, &dir, request) {
+            Ok(()) => Ok(record),
+            Err(e) => {
+                // Undone at once where possible; else the mark stays for the next command.
+                match self.undo(&mut record, &dir) {
+                    Ok(()) => drop(pending),
+                    Err(undo) => {
+                        log::warn!("cannot undo the half-made fork {}: {undo}", record.id);
+                        pending.keep();
+                    }
+                }
+                drop(lock);
+                Err(e)
+            }
+        }
+    }
+
+    /// Gives the fork a name and a directory, under the store's lock.
+    fn claim(
+        &self,
+        request: &Request,
+        base: Base,
+        subdir: PathBuf,
+        base_ref: Option<String>,
+    ) -> Result<(Record, FileLock, Pending<'_>)> {
+        let _store = FileLock::acquire(&self.store.lock_path(), "create", Wait::For(PATIENCE))?;
+        if let Some(label) = &request.label {
+            self.check_label(label)?;
+        }
+        let (id, pending) = loop {
+            let id = Id::random()?;
+            let pending = Pending::new(&self.store, &id)?;
+            let dir = self.store.fork(&id);
+            match DirBuilder::new().mode(0o700).create(&dir) {
+                // Taken; its own mark, if it had one, is found again by reading all records.
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => continue,
+                other => other.context("cannot make the fork's directory", &dir)?,
+            }
+            break (id, pending);
+        };
+        fault_point("fork.claimed")?;
+        let at = now();
+        let record = Record {
+            id,
+            label: request.label.clone(),
+            agent: request.agent.clone(),
+            base,
+            subdir,
+            base_ref,
+            strategy: request.strategy.unwrap_or(Way::Overlay),
+            refusals: vec![],
+            symlinks: request.wishes.symlinks,
+            owner: request.owner.clone(),
+            created_at: at,
+            state: State::Creating,
+            state_since: at,
+            keep: request.keep,
+            advisories: vec![],
+        };
+        let dir = self.store.fork(&record.id);
+        let lock = FileLock::acquire(&dir.join(super::LOCK), "create", Wait::No);
+        match lock.and_then(|lock| record.write(&dir).map(|()| lock)) {
+            Ok(lock) => Ok((record, lock, pending)),
+            Err(e) => {
+                // Nothing was made yet but this directory.
+                let _ = fs::remove_dir_all(&dir);
+                Err(e)
+            }
+        }
+    }
+
+    /// Whether a label is free. A fork that is on its way out still has its.
+    pub(super) fn check_label(&self, label: &Label) -> Result<()> {
+        for (id, record) in find::all(&self.store)? {
+            let taken = match &record {
+                Ok(record) => record.label.as_ref() == Some(label),
+                // What cannot be read may have it, but must not block all work.
+                Err(_) => false,
+            };
+            if taken || id.as_str() == label.as_str() {
+                let what = format!("the label {:?} belongs to the fork {id}", label.as_str());
+                return Err(Error::new(Kind::Exists, what).remedy("choose another label, or remove that fork"));
+            }
+        }
+        Ok(())
+    }
+
+    fn fill(&self, record: &mut Record, dir: &Path, request: &Request) -> Result<()> {
+        fault_point("fork.recorded")?;
+        let tree = dir.join("mnt");
+        DirBuilder::new().mode(0o700).create(&tree).context("cannot make the directory", &tree)?;
+        let site = record.site(self.store.root(), dir);
+        let chosen = strategy::make(request.strategy, &site, &request.wishes)?;
+        fault_point("fork.made")?;
+        record.strategy = chosen.way;
+        record.advisories = chosen.made.advisories;
+        if let Some(refusal) = chosen.refusals.first() {
+            let what =
+                format!("made as a {}: {} is not possible here: {}", chosen.way, refusal.strategy, refusal.reason);
+            record.advisories.push(what);
+        }
+        if record.symlinks == Symlinks::Skip {
+            record.advisories.push("symbolic links of the base are left out, as asked".into());
+        }
+        record.refusals = chosen.refusals;
+        record.enter(State::Live, dir)?;
+        fault_point("fork.live")
+    }
+
+    /// Takes a half-made fork away.
+    fn undo(&self, record: &mut Record, dir: &Path) -> Result<()> {
+        record.state = State::Creating;
+        record.enter(State::Removing, dir)?;
+        self.destroy_any(record, dir)?;
+        trash::discard(&self.store, &record.id)?;
+        trash::empty(&self.store)
+    }
+
+    /// Ends what any strategy may have left: before it is recorded which one worked, each may have begun.
+    pub(super) fn destroy_any(&self, record: &Record, dir: &Path) -> Result<()> {
+        let site = record.site(self.store.root(), dir);
+        let ways = [Way::Overlay, Way::Reflink, Way::Copy, Way::Worktree];
+        ways.into_iter().filter_map(strategy::strategy).try_for_each(|strategy| strategy.destroy(&site))
+    }
+
+    /// The fork that `name` means.
+    pub fn find(&self, name: &str) -> Result<Record> {
+        find::find(&self.store, name)
+    }
+
+    /// The directory of a fork that `name` means, ready for use: mounted again where its mount was lost.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find); `NotFound` where the base is gone, `Usage` for a fork that is on its way out.
+    pub fn ready(&self, name: &str) -> Result<(Record, PathBuf)> {
+        let record = self.find(name)?;
+        if !matches!(record.state, State::Live | State::Merging) {
+            let what = format!("the fork {} is {}", record.name(), record.state.as_str());
+            return Err(Error::new(Kind::Usage, what).remedy("`treefork list` shows the forks"));
+        }
+        let dir = self.store.fork(&record.id);
+        if let Some(strategy) = strategy::strategy(record.strategy) {
+            strategy.revive(&record.site(self.store.root(), &dir))?;
+        }
+        let path = record.path(&dir);
+        Ok((record, path))
+    }
+
+    /// Locks a fork and reads its record again. `None` where it is gone by then.
+    pub fn lock(&self, id: &Id, what: &str) -> Result<Option<Locked>> {
+        self.lock_with(id, what, Wait::For(PATIENCE))
+    }
+
+    pub(super) fn lock_with(&self, id: &Id, what: &str, wait: Wait) -> Result<Option<Locked>> {
+        let dir = self.store.fork(id);
+        let lock = match FileLock::acquire(&dir.join(super::LOCK), what, wait) {
+            Err(e) if e.errno() == Some(libc::ENOENT) => return Ok(None),
+            other => other?,
+        };
+        Ok(Record::read(&dir)?.map(|record| Locked { record, dir, lock }))
+    }
+
+    /// Removes a fork: returns once it is out of sight and its files wait in the trash to be deleted.
+    ///
+    /// Removing what is gone already is success where `name` is a whole id; false then.
+    ///
+    /// # Errors
+    /// `InUse`, naming the processes, unless `force`.
+    pub fn remove(&self, name: &str, force: bool) -> Result<bool> {
+        let record = match self.find(name) {
+            Err(e) if e.kind() == Kind::NotFound && name.parse::<Id>().is_ok() => return Ok(false),
+            other => other?,
+        };
+        let Some(locked) = self.lock(&record.id, "remove")? else { return Ok(false) };
+        if !force {
+            users::refuse_if_used(&locked.record, &locked.dir)?;
+        }
+        self.finish_removal(locked)?;
+        Ok(true)
+    }
+
+    /// Takes a locked fork away, whatever step an earlier removal got to.
+    pub fn finish_removal(&self, mut locked: Locked) -> Result<()> {
+        let pending = Pending::new(&self.store, &locked.record.id)?;
+        let done = self.removal_steps(&mut locked);
+        drop(locked.lock);
+        match done {
+            Ok(()) => drop(pending),
+            Err(_) => pending.keep(),
+        }
+        done
+    }
+
+    fn removal_steps(&self, locked: &mut Locked) -> Result<()> {
+        locked.record.enter(State::Removing, &locked.dir)?;
+        fault_point("fork.removing")?;
+        let site = locked.record.site(self.store.root(), &locked.dir);
+        match strategy::strategy(locked.record.strategy) {
+            Some(strategy) => strategy.destroy(&site)?,
+            None => self.destroy_any(&locked.record, &locked.dir)?,
+        }
+        fault_point("fork.destroyed")?;
+        trash::discard(&self.store, &locked.record.id)?;
+        fault_point("fork.trashed")
+    }
+}
+
+/// A place where tests may fail, pause or kill.
+pub(super) fn fault_point(name: &'static str) -> Result<()> {
+    fault::point(name).map_err(|e| Error::io("cannot go on", e))
+}

@@ -1,0 +1,105 @@
+//! Finishing or undoing what a killed command left, and mounting again what a dead server served.
+//!
+//! Runs at the start of every command that changes something. Each state a fork can be found in is dealt with as the
+//! table of [`State`] says, under the fork's lock; a fork whose lock is held is somebody's work in progress.
+
+use std::fs;
+
+use super::forks::{Forks, Locked};
+use super::{Id, Record, State, Store, find, pending, trash};
+use crate::durable::{FileLock, Wait};
+use crate::error::{Kind, Result};
+use crate::server::{Client, MountSpec};
+use crate::strategy::{Overlay, Way};
+
+impl Forks {
+    /// Finishes or undoes the transitions that killed commands left, and makes sure that the forks that were mounted
+    /// are.
+    pub(super) fn recover(&self) -> Result<()> {
+        for id in pending::all(self.store())? {
+            if let Err(e) = self.settle(&id) {
+                log::warn!("the fork {id} cannot be brought in order: {e}");
+            }
+        }
+        self.revive_server()
+    }
+
+    /// Starts the server where none runs and there are forks for it to serve. It mounts them by itself.
+    fn revive_server(&self) -> Result<()> {
+        let client = Client::new(self.store().root());
+        if client.ping()?.is_some() || mounted(self.store()).is_empty() {
+            return Ok(());
+        }
+        client.ensure().map(drop)
+    }
+
+    /// Brings a fork that may be between two states into one of its own.
+    pub(super) fn settle(&self, id: &Id) -> Result<()> {
+        let locked = match self.lock_with(id, "recovery", Wait::No) {
+            // Somebody is at it.
+            Err(e) if e.kind() == Kind::Locked => return Ok(()),
+            other => other?,
+        };
+        let Some(mut locked) = locked else { return self.settle_recordless(id) };
+        match locked.record.state {
+            // A merge has a journal of its own, which whoever knows merges finishes.
+            State::Live | State::Merging => {}
+            State::Creating => {
+                self.destroy_any(&locked.record, &locked.dir)?;
+                return self.finish_removal(locked);
+            }
+            State::Removing => return self.finish_removal(locked),
+            State::Trashed => return self.finish_trashing(locked),
+            State::Restoring => locked.record.enter(State::Live, &locked.dir)?,
+        }
+        pending::remove(self.store(), id);
+        Ok(())
+    }
+
+    /// A directory without a record: its maker was killed before it wrote one. Under the store's lock, since makers hold
+    /// that from before the directory is there until the record is.
+    fn settle_recordless(&self, id: &Id) -> Result<()> {
+        let _store = FileLock::acquire(&self.store().lock_path(), "recovery", Wait::For(super::forks::PATIENCE))?;
+        let dir = self.store().fork(id);
+        if dir.exists() && Record::read(&dir)?.is_none() {
+            trash::discard(self.store(), id)?;
+        }
+        pending::remove(self.store(), id);
+        Ok(())
+    }
+
+    /// Moves a locked fork into the trash, whole, whatever step an earlier try got to.
+    pub(super) fn finish_trashing(&self, mut locked: Locked) -> Result<()> {
+        let id = locked.record.id.clone();
+        let pending = pending::Pending::new(self.store(), &id)?;
+        let done = (|| {
+            locked.record.enter(State::Trashed, &locked.dir)?;
+            self.destroy_any(&locked.record, &locked.dir)?;
+            trash::keep(self.store(), &id)
+        })();
+        match done {
+            Ok(()) => drop(pending),
+            Err(_) => pending.keep(),
+        }
+        done
+    }
+}
+
+/// What a server of this store has to mount: the overlays of all forks that are complete.
+pub fn mounted(store: &Store) -> Vec<MountSpec> {
+    let forks = find::all(store).unwrap_or_else(|e| {
+        log::error!("cannot list the forks: {e}");
+        vec![]
+    });
+    let is_mounted = |record: &Record| {
+        record.strategy == Way::Overlay && matches!(record.state, State::Live | State::Merging | State::Restoring)
+    };
+    let records = forks.into_iter().filter_map(|(_, record)| record.ok()).filter(is_mounted);
+    records.map(|record| Overlay::spec(&record.site(store.root(), &store.fork(&record.id)))).collect()
+}
+
+/// Whether a directory is a fork's that was never completed: no record, and nobody at it.
+pub(super) fn is_abandoned(store: &Store, id: &Id) -> bool {
+    let dir = store.fork(id);
+    fs::symlink_metadata(&dir).is_ok_and(|meta| meta.is_dir()) && matches!(Record::read(&dir), Ok(None))
+}

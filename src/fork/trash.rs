@@ -1,0 +1,314 @@
+//! The trash: what is on its way out is moved here in one step and deleted later.
+//!
+//! `trash/<id>.<n>` is being deleted; `trash/<id>` is a whole fork that waits to be restored.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Dir, FileType, IFlags, OFlags};
+use rustix::io::Errno;
+
+use super::{Id, Listed, Record, State, Store};
+use crate::durable::{FileLock, Wait, sync_dir};
+use crate::error::{Context, Error, Kind, Result};
+use crate::sys::{At, Stat, open_root};
+
+/// Moves a fork's directory into the trash, to be deleted. Durable when it returns; gone already is success.
+pub(super) fn discard(store: &Store, id: &Id) -> Result<()> {
+    let from = store.fork(id);
+    move_to_trash(store, &from, id)?;
+    sync_dir(&store.forks())
+}
+
+/// Moves a fork's directory into the trash, whole, to wait there. Durable when it returns; gone already is success.
+pub(super) fn keep(store: &Store, id: &Id) -> Result<()> {
+    let (from, to) = (store.fork(id), store.trash().join(id.as_str()));
+    match rename_new(&from, &to) {
+        Err(Errno::NOENT) => return Ok(()),
+        other => other.context("cannot move to the trash:", &from)?,
+    }
+    sync_dir(&store.trash())?;
+    sync_dir(&store.forks())
+}
+
+/// The forks that wait in the trash, each with its record or what is wrong with that.
+pub fn kept(store: &Store) -> Result<Vec<Listed>> {
+    let trash = store.trash();
+    let mut kept = Vec::new();
+    for entry in fs::read_dir(&trash).context("cannot list", &trash)? {
+        let name = entry.context("cannot list", &trash)?.file_name();
+        let Some(id) = name.to_str().and_then(|name| name.parse::<Id>().ok()) else { continue };
+        let missing = || Err(Error::new(Kind::Corrupt, "there is no record in").at(trash.join(&name)));
+        let record = Record::read(&trash.join(&name)).and_then(|record| record.map_or_else(missing, Ok));
+        kept.push((id, record));
+    }
+    Ok(kept)
+}
+
+/// Gives up a fork that waits in the trash: the next emptying deletes it.
+pub(super) fn give_up(store: &Store, id: &Id) -> Result<()> {
+    move_to_trash(store, &store.trash().join(id.as_str()), id)
+}
+
+/// Moves a fork from the trash back to where forks are, as one that is being restored.
+pub(super) fn restore(store: &Store, mut record: Record) -> Result<()> {
+    let (from, to) = (store.trash().join(record.id.as_str()), store.fork(&record.id));
+    // Found in the trash in this state it is still what it was: one that waits.
+    if record.state != State::Restoring {
+        record.enter(State::Restoring, &from)?;
+    }
+    rename_new(&from, &to).context("cannot move out of the trash:", &from)?;
+    sync_dir(&store.forks())?;
+    sync_dir(&store.trash())
+}
+
+/// Moves a directory under a name that says that it is to be deleted.
+fn move_to_trash(store: &Store, from: &Path, id: &Id) -> Result<()> {
+    for n in 0_u32.. {
+        let to = store.trash().join(format!("{id}.{n}"));
+        match rename_new(from, &to) {
+            Err(Errno::EXIST | Errno::NOTEMPTY) => {}
+            Err(Errno::NOENT) => return Ok(()),
+            other => return other.context("cannot move to the trash:", from),
+        }
+    }
+    unreachable!("four thousand million names cannot be taken")
+}
+
+fn rename_new(from: &Path, to: &Path) -> std::result::Result<(), Errno> {
+    let flags = rustix::fs::RenameFlags::NOREPLACE;
+    match rustix::fs::renameat_with(rustix::fs::CWD, from, rustix::fs::CWD, to, flags) {
+        // A file system without the flag: a directory never replaces a directory with something in it, and an empty one
+        // is no loss.
+        Err(Errno::INVAL) => rustix::fs::rename(from, to),
+        other => other,
+    }
+}
+
+/// Whether there is anything to delete.
+pub fn has_work(store: &Store) -> bool {
+    discarded(store).is_ok_and(|names| !names.is_empty())
+}
+
+/// Deletes what was discarded, including what comes in meanwhile. Another process at it is success: it does the work.
+pub fn empty(store: &Store) -> Result<()> {
+    let lock = store.root().join("trash.lock");
+    loop {
+        let held = match FileLock::acquire(&lock, "emptying the trash", Wait::No) {
+            Err(e) if e.kind() == Kind::Locked => return Ok(()),
+            other => other?,
+        };
+        for path in discarded(store)? {
+            delete(&path).context("cannot delete", &path)?;
+        }
+        drop(held);
+        // What came in after the listing and found the lock taken would be nobody's otherwise.
+        if discarded(store)?.is_empty() {
+            return Ok(());
+        }
+    }
+}
+
+fn discarded(store: &Store) -> Result<Vec<PathBuf>> {
+    let trash = store.trash();
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(&trash).context("cannot list", &trash)? {
+        let name = entry.context("cannot list", &trash)?.file_name();
+        if name.to_str().is_some_and(|name| name.split_once('.').is_some_and(|(id, _)| id.parse::<Id>().is_ok())) {
+            paths.push(trash.join(name));
+        }
+    }
+    Ok(paths)
+}
+
+/// Deletes a tree: never through a symbolic link, never across a mount, whatever the modes in it are.
+fn delete(path: &Path) -> io::Result<()> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(Errno::INVAL.into());
+    };
+    let parent = open_root(parent)?;
+    let at = At::new(&parent, name);
+    let Some(stat) = at.try_stat()? else { return Ok(()) };
+    if !stat.is_dir() {
+        return Ok(remove(at, false)?);
+    }
+    // An explicit stack: trees may be deeper than the program's. One descriptor a level, so the deepest are flattened.
+    const DEEPEST: usize = 512;
+    let first = enter(at, stat.dev)?;
+    let top = first.dir.try_clone()?;
+    let mut stack = vec![first];
+    loop {
+        let depth = stack.len();
+        let Some(level) = stack.last_mut() else { return Ok(()) };
+        let Some((name, kind)) = level.next()? else {
+            let done = stack.pop().expect("it is the last");
+            let above = stack.last().map_or(&parent, |above| &above.dir);
+            remove(At::new(above, done.name.as_os_str()), true)?;
+            continue;
+        };
+        let entry = At::new(&level.dir, name.as_os_str());
+        if kind != FileType::Directory {
+            remove(entry, false)?;
+        } else if depth < DEEPEST {
+            let next = enter(entry, stat.dev)?;
+            stack.push(next);
+        } else {
+            let flat = format!(".deep.{}", entry.stat()?.ino);
+            entry.rename(At::new(&top, &flat))?;
+        }
+    }
+}
+
+/// A directory that is being emptied.
+struct Level {
+    dir: OwnedFd,
+    name: OsString,
+    /// Entries that were read and not yet removed.
+    batch: Vec<(OsString, FileType)>,
+}
+
+impl Level {
+    /// The next entry, in whatever order. Everything handed out before must be gone.
+    fn next(&mut self) -> io::Result<Option<(OsString, FileType)>> {
+        const BATCH: usize = 4096;
+        if self.batch.is_empty() {
+            // Read from the start: what was there the last time is removed by now.
+            for entry in Dir::read_from(&self.dir)?.take(BATCH) {
+                let entry = entry?;
+                let name = OsStr::from_bytes(entry.file_name().to_bytes());
+                if name != "." && name != ".." {
+                    self.batch.push((name.to_os_string(), entry.file_type()));
+                }
+            }
+        }
+        let Some((name, kind)) = self.batch.pop() else { return Ok(None) };
+        let kind = match kind {
+            FileType::Unknown => At::new(&self.dir, name.as_os_str()).stat()?.file_type(),
+            kind => kind,
+        };
+        Ok(Some((name, kind)))
+    }
+}
+
+/// Opens a directory to empty it; one that forbids it is made to allow it.
+fn enter(at: At<'_>, device: u64) -> io::Result<Level> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let dir = match at.open(flags) {
+        Err(Errno::ACCESS) => {
+            at.chmod(0o700)?;
+            at.open(flags)?
+        }
+        other => other?,
+    };
+    let stat = Stat::of(dir.as_fd())?;
+    if stat.dev != device || stat.mount_root {
+        let what = format!("something is mounted at {:?}", at.name);
+        return Err(io::Error::new(io::ErrorKind::ResourceBusy, what));
+    }
+    if stat.mode & 0o300 != 0o300 {
+        writable(dir.as_fd());
+    }
+    Ok(Level { dir, name: at.name.to_os_string(), batch: Vec::new() })
+}
+
+/// Makes a directory of ours writable to us; where that fails, the deletion in it will say why.
+fn writable(dir: BorrowedFd<'_>) {
+    let _ = rustix::fs::fchmod(dir, rustix::fs::Mode::from_raw_mode(0o700));
+}
+
+/// Removes one entry. Immutable and append-only flags that a fork's user set go first.
+fn remove(at: At<'_>, dir: bool) -> std::result::Result<(), Errno> {
+    let once = || if dir { at.rmdir() } else { at.unlink() };
+    match once() {
+        Err(Errno::PERM | Errno::ACCESS) => {
+            unlock(at);
+            once()
+        }
+        Err(Errno::NOENT) => Ok(()),
+        other => other,
+    }
+}
+
+/// Clears what keeps an entry from being removed; whether that was it shows in the next try.
+fn unlock(at: At<'_>) {
+    let clear = |fd: &OwnedFd| {
+        if let Ok(flags) = rustix::fs::ioctl_getflags(fd) {
+            let _ = rustix::fs::ioctl_setflags(fd, flags & !(IFlags::IMMUTABLE | IFlags::APPEND));
+        }
+    };
+    if let Ok(parent) = crate::sys::reopen(at.dir, OFlags::RDONLY | OFlags::DIRECTORY) {
+        clear(&parent);
+        writable(parent.as_fd());
+    }
+    if at.stat().is_ok_and(|stat| stat.is_dir() || stat.is_file())
+        && let Ok(file) = at.open(OFlags::RDONLY | OFlags::NONBLOCK)
+    {
+        clear(&file);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn store() -> (tempfile::TempDir, Store) {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let store = Store::open(&dir.path().join("store")).expect("made");
+        (dir, store)
+    }
+
+    #[test]
+    fn deletes_closed_directories_and_follows_no_link() {
+        let (dir, store) = store();
+        let outside = dir.path().join("outside");
+        fs::create_dir(&outside).expect("made");
+        fs::write(outside.join("precious"), "x").expect("writable");
+        let id = Id::random().expect("random");
+        let fork = store.fork(&id);
+        fs::create_dir_all(fork.join("upper/closed/inner")).expect("made");
+        fs::write(fork.join("upper/closed/inner/f"), "x").expect("writable");
+        symlink(&outside, fork.join("upper/closed/link")).expect("made");
+        for closed in ["upper/closed/inner", "upper/closed", "upper"] {
+            fs::set_permissions(fork.join(closed), fs::Permissions::from_mode(0o555)).expect("closed");
+        }
+        discard(&store, &id).expect("moved");
+        assert!(!fork.exists() && has_work(&store));
+        discard(&store, &id).expect("gone already is fine");
+        empty(&store).expect("emptied");
+        assert!(!has_work(&store));
+        assert_eq!(fs::read_dir(store.trash()).expect("listable").count(), 0);
+        assert!(outside.join("precious").exists());
+    }
+
+    #[test]
+    fn deletes_trees_deeper_than_any_path() {
+        let (_dir, store) = store();
+        let id = Id::random().expect("random");
+        fs::create_dir(store.fork(&id)).expect("made");
+        let mut at = open_root(&store.fork(&id)).expect("opens");
+        for _ in 0..2000 {
+            At::new(&at, "deep").mkdir(0o500).expect("made");
+            let next = At::new(&at, "deep").open(OFlags::RDONLY | OFlags::DIRECTORY).expect("opens");
+            rustix::fs::fchmod(&next, rustix::fs::Mode::from_raw_mode(0o700)).expect("opened up");
+            at = next;
+        }
+        discard(&store, &id).expect("moved");
+        empty(&store).expect("emptied");
+        assert_eq!(fs::read_dir(store.trash()).expect("listable").count(), 0);
+    }
+
+    #[test]
+    fn what_waits_to_be_restored_stays() {
+        let (_dir, store) = store();
+        let id = Id::random().expect("random");
+        fs::create_dir(store.trash().join(id.as_str())).expect("made");
+        empty(&store).expect("emptied");
+        assert!(store.trash().join(id.as_str()).exists());
+    }
+}

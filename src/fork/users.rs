@@ -1,0 +1,133 @@
+//! Which processes use a fork: a working directory, a root, a program, an open file or a mapping in it.
+//!
+//! Nothing is asked of the mount itself, which may be dead or hang: the links in `/proc` are read as text and compared
+//! by path, and looked at without synchronising (`AT_STATX_DONT_SYNC`) to compare the device, which also finds uses
+//! through a bind mount in another namespace.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, StatxFlags};
+use serde::Serialize;
+
+use super::Record;
+use crate::error::{Context, Error, Kind, Result};
+use crate::server::MOUNT_KIND;
+use crate::sys::mounts;
+
+/// A process that uses a fork.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct User {
+    /// Process number.
+    pub pid: u32,
+    /// Its name, as the kernel has it.
+    pub command: String,
+    /// What it has there.
+    pub by: &'static str,
+}
+
+/// All processes that use the fork in `dir`, as far as this user may look; never the calling one.
+pub fn users(dir: &Path) -> Result<Vec<User>> {
+    let tree = dir.join("mnt");
+    let mounts = mounts().context("cannot read", "/proc/self/mountinfo")?;
+    let device = mounts.iter().rfind(|m| m.point == tree && m.kind == MOUNT_KIND).map(|m| m.dev);
+    let place = Place { tree, device };
+    let mut users = Vec::new();
+    for entry in fs::read_dir("/proc").context("cannot list", "/proc")? {
+        let name = entry.context("cannot list", "/proc")?.file_name();
+        let pid = name.to_str().and_then(|name| name.parse::<u32>().ok());
+        let Some(pid) = pid.filter(|&pid| pid != std::process::id()) else { continue };
+        if let Some(by) = place.used_by(&Path::new("/proc").join(name)) {
+            let command = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+            users.push(User { pid, command: String::from_utf8_lossy(&command).trim_end().to_owned(), by });
+        }
+    }
+    users.sort_by_key(|user| user.pid);
+    Ok(users)
+}
+
+/// An error that names the users of a fork, if it has any.
+pub(super) fn refuse_if_used(record: &Record, dir: &Path) -> Result<()> {
+    const SHOWN: usize = 5;
+    let users = users(dir)?;
+    if users.is_empty() {
+        return Ok(());
+    }
+    let mut names: Vec<String> =
+        users.iter().take(SHOWN).map(|user| format!("{} (pid {}, {})", user.command, user.pid, user.by)).collect();
+    if users.len() > SHOWN {
+        names.push(format!("{} more", users.len() - SHOWN));
+    }
+    let what = format!("the fork {} is in use by {}", record.name(), names.join(", "));
+    Err(Error::new(Kind::InUse, what).remedy("end those processes, or use --force: what they do there then fails"))
+}
+
+struct Place {
+    tree: PathBuf,
+    device: Option<u64>,
+}
+
+impl Place {
+    fn used_by(&self, process: &Path) -> Option<&'static str> {
+        for (link, by) in [("cwd", "working directory"), ("root", "root directory"), ("exe", "program")] {
+            if self.holds(&process.join(link)) {
+                return Some(by);
+            }
+        }
+        // Unreadable: another user's process, which cannot be looked into from here.
+        let files = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+        if files.into_iter().any(|fd| self.holds(&fd.path())) {
+            return Some("open file");
+        }
+        self.maps(process).then_some("mapped file")
+    }
+
+    /// Whether a link in `/proc` leads into the fork.
+    fn holds(&self, link: &Path) -> bool {
+        let Ok(target) = fs::read_link(link) else { return false };
+        if target.starts_with(&self.tree) {
+            return true;
+        }
+        // Sockets, pipes and the like have no path: spare the call.
+        let Some(device) = self.device.filter(|_| target.is_absolute()) else { return false };
+        let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+        rustix::fs::statx(CWD, link, flags, StatxFlags::empty())
+            .is_ok_and(|stat| rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor) == device)
+    }
+
+    /// Whether a process maps a file of the fork: the fourth field of `/proc/PID/maps` is the device, the sixth the path.
+    fn maps(&self, process: &Path) -> bool {
+        let Ok(maps) = fs::read(process.join("maps")) else { return false };
+        let device = self.device.map(|d| format!("{:02x}:{:02x}", rustix::fs::major(d), rustix::fs::minor(d)));
+        let tree = self.tree.as_os_str().as_bytes();
+        maps.split(|&b| b == b'\n').any(|line| {
+            let mut fields = line.split(|&b| b == b' ').filter(|field| !field.is_empty());
+            let same_device = fields.nth(3).is_some_and(|field| device.as_ref().is_some_and(|d| d.as_bytes() == field));
+            let path = fields.nth(1).unwrap_or_default();
+            same_device || path.strip_prefix(tree).is_some_and(|rest| rest.first() == Some(&b'/'))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn a_working_directory_is_a_use() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let dir = dir.path().canonicalize().expect("canonical");
+        fs::create_dir_all(dir.join("mnt/sub")).expect("made");
+        assert_eq!(users(&dir).expect("procfs"), []);
+        let mut cat = Command::new("cat");
+        let mut child = cat.current_dir(dir.join("mnt/sub")).stdin(Stdio::piped()).spawn().expect("spawns");
+        let found = users(&dir).expect("procfs");
+        drop(child.stdin.take());
+        child.wait().expect("ends");
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!((found[0].pid, found[0].by), (child.id(), "working directory"));
+    }
+}

@@ -1,0 +1,149 @@
+//! Overlays over FUSE: what a [`MountSpec`] becomes.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::protocol::MountSpec;
+use super::table::{Backend, How, Mounted};
+use crate::error::{Context, Error, Kind, Result};
+use crate::fuse::{self, Session};
+use crate::layer::watch::Watch;
+use crate::names::RelPath;
+use crate::overlay::{Config, FdCache, Lower, Overlay};
+use crate::sys::{self, Stat, mounts};
+
+/// Descriptors kept for written files, for all mounts together: well below the limit, which the layers' own and those
+/// of clients have to fit in, too.
+const FDS: usize = 4096;
+
+/// Serves overlays over FUSE. One watch and one cache of descriptors for all of them.
+pub struct Fuse {
+    watch: Option<Arc<Watch>>,
+    fds: Arc<FdCache>,
+}
+
+impl Fuse {
+    /// Ready to mount. Where the base cannot be watched, drift is noticed by short time limits instead; that is logged.
+    pub fn new() -> Self {
+        let watch =
+            Watch::new().inspect_err(|e| log::warn!("bases cannot be watched, caches are kept short: {e}")).ok();
+        Self { watch, fds: FdCache::new(FDS) }
+    }
+
+    fn overlay(&self, spec: &MountSpec) -> Result<Arc<Overlay>> {
+        let base = open_base(spec)?;
+        let mut lowers = Vec::with_capacity(spec.layers.len() + 1);
+        for layer in &spec.layers {
+            let root = sys::open_root(&layer.root).context("cannot open the preserved layer", &layer.root)?;
+            lowers.push(Lower { root, marked: true, watch: false });
+        }
+        lowers.push(Lower { root: base, marked: false, watch: self.watch.is_some() });
+        let upper = sys::open_root(&spec.upper).context("cannot open the upper layer", &spec.upper)?;
+        let work = sys::open_root(&spec.work).context("cannot open the work directory", &spec.work)?;
+        let config = Config {
+            lowers,
+            upper: Some(upper),
+            work: Some(work),
+            watch: self.watch.clone(),
+            fds: Arc::clone(&self.fds),
+            created: Some(spec.created),
+        };
+        Overlay::new(config).context("cannot set up the overlay in", &spec.work)
+    }
+}
+
+impl Default for Fuse {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Backend for Fuse {
+    fn mount(&self, spec: &MountSpec, how: How) -> Result<Box<dyn Mounted>> {
+        // Opened before the mount: afterwards a path might lead through it.
+        let overlay = self.overlay(spec)?;
+        let upper = sys::open_root(&spec.upper).context("cannot open the upper layer", &spec.upper)?;
+        let options = fuse::Options { source: format!("treefork-{}", spec.id).into(), ..fuse::Options::default() };
+        let session = match how {
+            How::Here => {
+                clear(&spec.point)?;
+                Session::mount(Arc::clone(&overlay), &spec.point, &options)?
+            }
+            How::Device(device) => Session::serve(Arc::clone(&overlay), device, &options)?,
+        };
+        Ok(Box::new(Served { session, overlay, upper }))
+    }
+}
+
+struct Served {
+    session: Session,
+    overlay: Arc<Overlay>,
+    upper: OwnedFd,
+}
+
+impl Mounted for Served {
+    fn is_alive(&self) -> bool {
+        self.session.is_alive()
+    }
+
+    fn unmount(&self) -> Result<()> {
+        self.session.end()
+    }
+
+    fn stats(&self) -> Vec<(String, u64)> {
+        self.session.stats().snapshot()
+    }
+
+    fn drift(&self) -> Vec<PathBuf> {
+        self.overlay.drift().into_iter().map(|path| path.as_path().to_path_buf()).collect()
+    }
+
+    fn sync(&self) -> Result<()> {
+        let cannot = |e| Error::io("cannot sync the fork", e);
+        let upper = sys::reopen(self.upper.as_fd(), rustix::fs::OFlags::RDONLY).map_err(cannot)?;
+        rustix::fs::syncfs(upper).map_err(cannot)
+    }
+}
+
+/// Opens the base without touching any mount of a fork, and makes sure that it is the directory that was forked.
+fn open_base(spec: &MountSpec) -> Result<OwnedFd> {
+    let base = &spec.base;
+    let mounts = mounts().context("cannot read", "/proc/self/mountinfo")?;
+    if let Some(mount) = mounts.iter().find(|m| m.kind == super::MOUNT_KIND && base.starts_with(&m.point)) {
+        let what = format!("the base lies inside the fork at {:?} now:", mount.point);
+        return Err(Error::new(Kind::Usage, what).at(base));
+    }
+    let gone = |why: &str| Error::new(Kind::NotFound, format!("the base {why}:")).at(base);
+    let below = base.strip_prefix("/").ok().and_then(RelPath::new);
+    let below = below.ok_or_else(|| Error::new(Kind::Usage, "the base is no absolute path:").at(base))?;
+    let top = sys::open_root(Path::new("/")).context("cannot open", "/")?;
+    use rustix::fs::OFlags;
+    use rustix::io::Errno;
+    // No link anywhere on the way: one that was put there meanwhile may lead into a fork.
+    let root = match sys::open_beneath(&top, &below, OFlags::PATH | OFlags::DIRECTORY) {
+        Err(Errno::NOENT) => return Err(gone("is gone")),
+        Err(Errno::NOTDIR | Errno::LOOP) => return Err(gone("is not a directory any more")),
+        other => other.context("cannot open the base", base)?,
+    };
+    let stat = Stat::of(root.as_fd()).context("cannot look at the base", base)?;
+    if stat.ident() != spec.base_ident {
+        return Err(gone("is another directory than the one that was forked, or its file system is not mounted"));
+    }
+    Ok(root)
+}
+
+/// Takes away what a dead server left mounted at a fork's mount point. The one server of the store is the only one that
+/// mounts there, and it is the one that asks.
+fn clear(point: &Path) -> Result<()> {
+    let mounts = mounts().context("cannot read", "/proc/self/mountinfo")?;
+    for mount in mounts.iter().rev().filter(|m| m.point == point) {
+        if mount.kind == super::MOUNT_KIND
+            && let Err(e) = fuse::abort(mount.minor())
+        {
+            log::debug!("cannot cut the connection of {point:?}: {e}");
+        }
+        fuse::detach(point)?;
+    }
+    Ok(())
+}

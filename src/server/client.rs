@@ -1,0 +1,193 @@
+//! The client's side: a connection to the server of a store, which is started where it does not run.
+//!
+//! Every request may be sent again: where a server ends just as it is asked, the client starts another one and asks
+//! that.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use super::protocol::{Envelope, MountInfo, MountSpec, Pong, Reply, Request, VERSION};
+use super::{start, wire};
+use crate::error::{Context, Error, Kind, Result};
+
+/// How often a request is sent again when the server ends under it.
+const TRIES: usize = 3;
+
+/// How to reach the server of one store.
+#[derive(Clone, Debug)]
+pub struct Client {
+    store: PathBuf,
+}
+
+impl Client {
+    /// A client of the store at this path. Nothing is connected or started yet.
+    pub fn new(store: &Path) -> Self {
+        Self { store: store.to_path_buf() }
+    }
+
+    /// Who answers; `None` where no server runs. Starts none.
+    pub fn ping(&self) -> Result<Option<Pong>> {
+        match self.ask_running(&Request::Ping)? {
+            Some(Reply::Pong(pong)) => Ok(Some(pong)),
+            Some(other) => Err(self.unexpected(&other)),
+            None => Ok(None),
+        }
+    }
+
+    /// What is mounted; `None` where no server runs. Starts none.
+    pub fn mounts(&self) -> Result<Option<Vec<MountInfo>>> {
+        match self.ask_running(&Request::List)? {
+            Some(Reply::Mounts(mounts)) => Ok(Some(mounts)),
+            Some(other) => Err(self.unexpected(&other)),
+            None => Ok(None),
+        }
+    }
+
+    /// Starts the server where none runs; returns who answers.
+    pub fn ensure(&self) -> Result<Pong> {
+        match self.ask(&Request::Ping, None)? {
+            Reply::Pong(pong) => Ok(pong),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Mounts a fork, unless it is mounted.
+    pub fn mount(&self, spec: &MountSpec) -> Result<()> {
+        self.done(self.ask(&Request::Mount(spec.clone()), None)?)
+    }
+
+    /// Has the server serve a fork on a FUSE device that the caller has opened and mounted, in whatever namespace.
+    pub fn attach(&self, spec: &MountSpec, device: BorrowedFd<'_>) -> Result<()> {
+        self.done(self.ask(&Request::Attach(spec.clone()), Some(device))?)
+    }
+
+    /// Ends the mount of a fork. Nothing to do is success, also where no server runs.
+    pub fn unmount(&self, id: &str) -> Result<()> {
+        match self.ask_running(&Request::Unmount { id: id.to_owned() })? {
+            Some(reply) => self.done(reply),
+            None => Ok(()),
+        }
+    }
+
+    /// How many requests of each kind the kernel has sent for a fork.
+    pub fn stats(&self, id: &str) -> Result<BTreeMap<String, u64>> {
+        match self.ask_running(&Request::Stats { id: id.to_owned() })? {
+            Some(Reply::Stats(stats)) => Ok(stats),
+            Some(other) => Err(self.unexpected(&other)),
+            None => Err(self.gone()),
+        }
+    }
+
+    /// The paths of the base that changed under a fork, below the base's root.
+    pub fn drift(&self, id: &str) -> Result<Vec<PathBuf>> {
+        match self.ask_running(&Request::Drift { id: id.to_owned() })? {
+            Some(Reply::Drift(paths)) => Ok(paths.into_iter().map(|path| path.0).collect()),
+            Some(other) => Err(self.unexpected(&other)),
+            None => Err(self.gone()),
+        }
+    }
+
+    /// Brings all that was written in a fork to the disk.
+    pub fn sync(&self, id: &str) -> Result<()> {
+        match self.ask_running(&Request::Sync { id: id.to_owned() })? {
+            Some(reply) => self.done(reply),
+            None => Err(self.gone()),
+        }
+    }
+
+    /// Ends the server and all its mounts; false where none runs.
+    pub fn shutdown(&self) -> Result<bool> {
+        match self.ask_running(&Request::Shutdown)? {
+            Some(reply) => self.done(reply).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// Asks, starting the server where none runs.
+    fn ask(&self, request: &Request, fd: Option<BorrowedFd<'_>>) -> Result<Reply> {
+        for _ in 0..TRIES {
+            if let Some(reply) = self.attempt(request, fd)? {
+                return failed(reply);
+            }
+            start::start(&self.store, || Ok(self.attempt(&Request::Ping, None)?.is_some()))?;
+        }
+        Err(Error::new(Kind::Io, "the server ends as soon as it is asked something; its log is").at(self.log()))
+    }
+
+    /// Asks the server that runs; `None` where none does.
+    fn ask_running(&self, request: &Request) -> Result<Option<Reply>> {
+        self.attempt(request, None)?.map(failed).transpose()
+    }
+
+    /// One try; `None` where no server answered.
+    fn attempt(&self, request: &Request, fd: Option<BorrowedFd<'_>>) -> Result<Option<Reply>> {
+        let Some(stream) = connect(&self.store)? else { return Ok(None) };
+        let answer = wire::send(&stream, &Envelope { version: VERSION, message: request }, fd)
+            .and_then(|()| wire::receive::<Envelope<serde_json::Value>>(&stream));
+        let envelope = match answer {
+            Ok(Some((envelope, _))) => envelope,
+            Ok(None) => return Ok(None),
+            Err(e) if is_gone(&e) => return Ok(None),
+            Err(e) => return Err(e).context("cannot talk to the server at", super::socket(&self.store)),
+        };
+        if envelope.version != VERSION {
+            let (theirs, ours) = (envelope.version, VERSION);
+            let what = format!("the running server speaks protocol {theirs}, this treefork {ours}: the store is");
+            let error = Error::new(Kind::Unavailable, what).at(&self.store);
+            return Err(error.remedy("end the old server with the treefork that started it: `treefork serve --stop`"));
+        }
+        let understood = serde_json::from_value(envelope.message);
+        understood.map(Some).map_err(|e| Error::new(Kind::Corrupt, "cannot understand the server").because(e))
+    }
+
+    fn done(&self, reply: Reply) -> Result<()> {
+        match reply {
+            Reply::Done => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    fn unexpected(&self, reply: &Reply) -> Error {
+        Error::new(Kind::Corrupt, format!("an unexpected answer of the server: {reply:?}"))
+    }
+
+    fn gone(&self) -> Error {
+        Error::new(Kind::Vanished, "no server runs for the store").at(&self.store)
+    }
+
+    fn log(&self) -> PathBuf {
+        self.store.join("server.log")
+    }
+}
+
+fn failed(reply: Reply) -> Result<Reply> {
+    match reply {
+        Reply::Failed(failure) => Err(failure.into()),
+        other => Ok(other),
+    }
+}
+
+/// Connects; `None` where nobody listens.
+fn connect(store: &Path) -> Result<Option<UnixStream>> {
+    let path = super::socket(store);
+    let stream = with_short_path(store, UnixStream::connect);
+    match stream {
+        Ok(stream) => Ok(Some(stream)),
+        Err(e) if is_gone(&e) => Ok(None),
+        Err(e) => Err(e).context("cannot connect to the server at", path),
+    }
+}
+
+/// Calls with a path of the socket that fits into an address (108 bytes), however long the store's is.
+pub(super) fn with_short_path<T>(store: &Path, call: impl FnOnce(PathBuf) -> io::Result<T>) -> io::Result<T> {
+    let dir = crate::sys::open_root(store)?;
+    call(PathBuf::from(format!("/proc/self/fd/{}/server.sock", dir.as_fd().as_raw_fd())))
+}
+
+fn is_gone(e: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof};
+    matches!(e.kind(), BrokenPipe | ConnectionRefused | ConnectionReset | NotFound | UnexpectedEof)
+}

@@ -1,0 +1,169 @@
+//! What client and server say to each other: one [`Request`], one answer, each with the version of the protocol.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Kind};
+use crate::sys::{Ident, Time};
+
+/// The version that both sides must speak.
+pub(super) const VERSION: u32 = 1;
+
+/// One overlay to be served.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountSpec {
+    /// The fork's id.
+    pub id: String,
+    /// The root of the base: absolute, without symbolic links.
+    #[serde(with = "crate::names::json")]
+    pub base: PathBuf,
+    /// Which directory that has to be.
+    pub base_ident: Ident,
+    /// Preserved layers between the upper and the base, top first.
+    pub layers: Vec<Layer>,
+    /// The private layer.
+    #[serde(with = "crate::names::json")]
+    pub upper: PathBuf,
+    /// What the overlay keeps beside it.
+    #[serde(with = "crate::names::json")]
+    pub work: PathBuf,
+    /// Where it is mounted; of no meaning where the client brings the device.
+    #[serde(with = "crate::names::json")]
+    pub point: PathBuf,
+    /// When the fork was made.
+    pub created: Time,
+}
+
+/// A preserved layer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layer {
+    /// Its root.
+    #[serde(with = "crate::names::json")]
+    pub root: PathBuf,
+}
+
+/// What a client may ask for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Request {
+    /// Who is there.
+    Ping,
+    /// Mount this, unless it is mounted.
+    Mount(MountSpec),
+    /// Serve this on the FUSE device that comes with the request; the client has mounted it.
+    Attach(MountSpec),
+    /// End the mount of this fork; nothing to do is success.
+    Unmount {
+        /// The fork.
+        id: String,
+    },
+    /// All mounts.
+    List,
+    /// How many requests of each kind the kernel has sent for this fork.
+    Stats {
+        /// The fork.
+        id: String,
+    },
+    /// The paths of the base that changed under this fork.
+    Drift {
+        /// The fork.
+        id: String,
+    },
+    /// Bring all that was written in the fork to the disk.
+    Sync {
+        /// The fork.
+        id: String,
+    },
+    /// End all mounts and the server.
+    Shutdown,
+}
+
+/// What the server answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Reply {
+    /// Done.
+    Done,
+    /// To `Ping`.
+    Pong(Pong),
+    /// To `List`.
+    Mounts(Vec<MountInfo>),
+    /// To `Stats`.
+    Stats(BTreeMap<String, u64>),
+    /// To `Drift`.
+    Drift(Vec<DriftedPath>),
+    /// It did not work.
+    Failed(Failure),
+}
+
+/// Who answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Pong {
+    /// Process number of the server.
+    pub pid: u32,
+    /// Version of the program.
+    pub program: String,
+    /// How many mounts it serves.
+    pub mounts: usize,
+}
+
+/// One mount, as the server knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountInfo {
+    /// The fork.
+    pub id: String,
+    /// Where it is mounted; `None` where a client brought the device.
+    pub point: Option<PlacedAt>,
+}
+
+/// A path in a reply.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlacedAt(#[serde(with = "crate::names::json")] pub PathBuf);
+
+/// A path of the base, below its root.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct DriftedPath(#[serde(with = "crate::names::json")] pub PathBuf);
+
+/// An [`Error`], flattened for the way.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Failure {
+    /// The word for its kind.
+    pub kind: String,
+    /// The message.
+    pub message: String,
+    /// What can be done about it.
+    pub hint: Option<String>,
+    /// The errno behind it.
+    pub errno: Option<i32>,
+}
+
+impl From<&Error> for Failure {
+    fn from(error: &Error) -> Self {
+        Self {
+            kind: error.kind().as_str().into(),
+            message: error.to_string(),
+            hint: error.hint().map(str::to_owned),
+            errno: error.errno(),
+        }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        let kind = Kind::parse(&failure.kind).unwrap_or(Kind::Io);
+        let error = Error::new(kind, failure.message);
+        match failure.hint {
+            Some(hint) => error.remedy(hint),
+            None => error,
+        }
+    }
+}
+
+/// What goes over the wire: the version, so that another one is told apart before anything else is understood.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Envelope<T> {
+    pub(super) version: u32,
+    pub(super) message: T,
+}

@@ -1,0 +1,56 @@
+//! Starting the server in the background: one client starts it, the others wait for that.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::log_file;
+use crate::durable::{FileLock, Wait};
+use crate::error::{Context, Error, Kind, Result};
+
+/// What the server writes to its standard output once it answers.
+pub const READY: &[u8] = b"ready\n";
+
+/// Starting includes mounting again all forks of the store.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Starts the server of a store and returns when it answers. `runs` says whether one does meanwhile.
+pub(super) fn start(store: &Path, runs: impl Fn() -> Result<bool>) -> Result<()> {
+    let _starting = FileLock::acquire(&store.join("server.start"), "start of the server", Wait::For(PATIENCE))?;
+    if runs()? {
+        return Ok(());
+    }
+    let program = program()?;
+    let log = log_file::open(store)?;
+    let mut command = Command::new(&program);
+    command.args(["serve", "--background", "--store"]).arg(store).current_dir("/");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+    let mut between = crate::sys::detach(&mut command).spawn().context("cannot start the server", &program)?;
+    let mut said = Vec::new();
+    // Ends when the server has said that it is ready, or with the server.
+    let heard = between.stdout.take().expect("it is piped").read_to_end(&mut said);
+    between.wait().context("cannot wait for the server", &program)?;
+    heard.context("cannot hear the server", &program)?;
+    if said == READY {
+        return Ok(());
+    }
+    let why = String::from_utf8_lossy(&said);
+    let why = if why.trim().is_empty() { "it ended without a word" } else { why.trim() };
+    let error = Error::new(Kind::Unavailable, "the server did not start; its log is");
+    Err(error.at(store.join("server.log")).because(why.to_owned()))
+}
+
+/// The `treefork` program: this one, or for a host of the library `$TREEFORK_BIN`, one beside it, or one in the path.
+fn program() -> Result<PathBuf> {
+    if let Some(program) = std::env::var_os("TREEFORK_BIN").filter(|v| !v.is_empty()) {
+        return Ok(program.into());
+    }
+    // Not current_exe() alone: it names a file that an upgrade may have replaced, which "(deleted)" would give away.
+    let this = std::env::current_exe().context("cannot find out the running program", "/proc/self/exe")?;
+    if this.file_stem().is_some_and(|stem| stem == "treefork" || stem == "mount.fuse") && this.exists() {
+        return Ok(this);
+    }
+    let beside = this.with_file_name("treefork");
+    Ok(if beside.exists() { beside } else { PathBuf::from("treefork") })
+}

@@ -1,0 +1,261 @@
+//! The mounts that the server serves, by fork.
+//!
+//! Lock order: the table's lock is held only to find or drop a slot, never while a slot's lock is taken or while
+//! anything is mounted. A slot's lock is held while its fork is mounted or unmounted, so that two requests about one
+//! fork come one after the other and those about different forks do not wait for each other.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::protocol::{MountInfo, MountSpec, PlacedAt};
+use crate::error::{Error, Kind, Result};
+
+/// Whatever can serve overlays. The server is written against this, so that its tests need no FUSE.
+pub trait Backend: Send + Sync {
+    /// Begins to serve an overlay; ready for requests when it returns.
+    fn mount(&self, spec: &MountSpec, how: How) -> Result<Box<dyn Mounted>>;
+}
+
+/// Where a mount comes from.
+pub enum How {
+    /// The server mounts it at the path in the spec.
+    Here,
+    /// A client has mounted it, in a namespace of its own, and hands over the device.
+    Device(OwnedFd),
+}
+
+/// A mount that is being served. Dropping it ends it.
+pub trait Mounted: Send + Sync {
+    /// Whether the kernel still sends requests: false once it was unmounted by somebody else.
+    fn is_alive(&self) -> bool;
+    /// Ends it: unmounts, cuts the connection where that is needed, and returns without waiting for its users.
+    fn unmount(&self) -> Result<()>;
+    /// Requests so far, by name.
+    fn stats(&self) -> Vec<(String, u64)>;
+    /// Base paths that changed under the fork.
+    fn drift(&self) -> Vec<PathBuf>;
+    /// Brings all that was written to the disk.
+    fn sync(&self) -> Result<()>;
+}
+
+#[derive(Default)]
+struct Slot {
+    live: Mutex<Option<Live>>,
+}
+
+struct Live {
+    spec: MountSpec,
+    mounted: Arc<dyn Mounted>,
+    /// Mounted here, not by a client.
+    here: bool,
+}
+
+/// The table of mounts.
+pub(super) struct Table {
+    backend: Box<dyn Backend>,
+    slots: Mutex<HashMap<String, Arc<Slot>>>,
+}
+
+impl Table {
+    pub(super) fn new(backend: Box<dyn Backend>) -> Self {
+        Self { backend, slots: Mutex::default() }
+    }
+
+    /// Mounts a fork; nothing to do where it is mounted already.
+    pub(super) fn mount(&self, spec: MountSpec, how: How) -> Result<()> {
+        let slot = Arc::clone(self.slots.lock().entry(spec.id.clone()).or_default());
+        let mut live = slot.live.lock();
+        let here = matches!(how, How::Here);
+        match &*live {
+            Some(old) if old.mounted.is_alive() => {
+                return if here && old.here && old.spec == spec {
+                    Ok(())
+                } else {
+                    Err(Error::new(Kind::InUse, format!("the fork {} is being served already", spec.id)))
+                };
+            }
+            _ => *live = None,
+        }
+        match self.backend.mount(&spec, how) {
+            Ok(mounted) => {
+                *live = Some(Live { spec, mounted: mounted.into(), here });
+                Ok(())
+            }
+            Err(e) => {
+                drop(live);
+                self.drop_empty(&spec.id, &slot);
+                Err(e)
+            }
+        }
+    }
+
+    /// Ends the mount of a fork; nothing to do is success.
+    pub(super) fn unmount(&self, id: &str) -> Result<()> {
+        let Some(slot) = self.slots.lock().get(id).map(Arc::clone) else { return Ok(()) };
+        let mut live = slot.live.lock();
+        if let Some(old) = &*live {
+            old.mounted.unmount()?;
+        }
+        // Dropped outside of the lock: the last of it may still be on its way through a worker.
+        let old = live.take();
+        drop(live);
+        drop(old);
+        self.drop_empty(id, &slot);
+        Ok(())
+    }
+
+    /// Ends all mounts; the errors are logged.
+    pub(super) fn unmount_all(&self) {
+        let ids: Vec<String> = self.slots.lock().keys().cloned().collect();
+        for id in ids {
+            if let Err(e) = self.unmount(&id) {
+                log::error!("cannot unmount the fork {id}: {e}");
+            }
+        }
+    }
+
+    /// A mount that is served, for a question about it.
+    pub(super) fn get(&self, id: &str) -> Result<Arc<dyn Mounted>> {
+        let slot = self.slots.lock().get(id).map(Arc::clone);
+        let mounted = slot.and_then(|slot| slot.live.lock().as_ref().map(|live| Arc::clone(&live.mounted)));
+        mounted.ok_or_else(|| Error::new(Kind::Vanished, format!("the fork {id} is not mounted")))
+    }
+
+    /// All mounts that are alive, by id.
+    pub(super) fn list(&self) -> Vec<MountInfo> {
+        let slots: Vec<Arc<Slot>> = self.slots.lock().values().map(Arc::clone).collect();
+        let info = |slot: &Arc<Slot>| {
+            // One that is just being mounted or unmounted counts as not there.
+            let live = slot.live.try_lock()?;
+            let live = live.as_ref().filter(|live| live.mounted.is_alive())?;
+            let point = live.here.then(|| PlacedAt(live.spec.point.clone()));
+            Some(MountInfo { id: live.spec.id.clone(), point })
+        };
+        let mut list: Vec<MountInfo> = slots.iter().filter_map(info).collect();
+        list.sort_by(|a, b| a.id.cmp(&b.id));
+        list
+    }
+
+    /// Drops what was unmounted behind the server's back; returns whether nothing is served any more.
+    pub(super) fn is_idle(&self) -> bool {
+        let slots: Vec<(String, Arc<Slot>)> =
+            self.slots.lock().iter().map(|(id, slot)| (id.clone(), Arc::clone(slot))).collect();
+        for (id, slot) in slots {
+            let Some(mut live) = slot.live.try_lock() else { return false };
+            if live.as_ref().is_some_and(|live| live.mounted.is_alive()) {
+                return false;
+            }
+            let old = live.take();
+            drop(live);
+            drop(old);
+            self.drop_empty(&id, &slot);
+        }
+        self.slots.lock().is_empty()
+    }
+
+    /// Takes an empty slot out, unless somebody else got hold of it meanwhile: slots are cloned only under the lock of
+    /// the table, so with two owners (the table and the caller) nobody can be about to mount into it.
+    fn drop_empty(&self, id: &str, mine: &Arc<Slot>) {
+        let mut slots = self.slots.lock();
+        let same = slots.get(id).is_some_and(|slot| Arc::ptr_eq(slot, mine));
+        if same && Arc::strong_count(mine) == 2 && mine.live.try_lock().is_some_and(|live| live.is_none()) {
+            slots.remove(id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Fake {
+        mounts: Arc<AtomicUsize>,
+        fails: bool,
+    }
+
+    struct FakeMount {
+        alive: AtomicBool,
+        mounts: Arc<AtomicUsize>,
+    }
+
+    impl Backend for Fake {
+        fn mount(&self, _: &MountSpec, _: How) -> Result<Box<dyn Mounted>> {
+            if self.fails {
+                return Err(Error::new(Kind::Unavailable, "no FUSE here"));
+            }
+            assert_eq!(self.mounts.fetch_add(1, Ordering::SeqCst), 0, "one fork is mounted once");
+            Ok(Box::new(FakeMount { alive: true.into(), mounts: Arc::clone(&self.mounts) }))
+        }
+    }
+
+    impl Mounted for FakeMount {
+        fn is_alive(&self) -> bool {
+            self.alive.load(Ordering::SeqCst)
+        }
+        fn unmount(&self) -> Result<()> {
+            if self.alive.swap(false, Ordering::SeqCst) {
+                self.mounts.fetch_sub(1, Ordering::SeqCst);
+            }
+            Ok(())
+        }
+        fn stats(&self) -> Vec<(String, u64)> {
+            vec![]
+        }
+        fn drift(&self) -> Vec<PathBuf> {
+            vec![]
+        }
+        fn sync(&self) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    fn spec(id: &str) -> MountSpec {
+        MountSpec {
+            id: id.into(),
+            base: "/b".into(),
+            base_ident: Default::default(),
+            layers: vec![],
+            upper: "/u".into(),
+            work: "/w".into(),
+            point: "/m".into(),
+            created: Default::default(),
+        }
+    }
+
+    #[test]
+    fn one_fork_is_mounted_once_whoever_asks() {
+        let table = Table::new(Box::new(Fake::default()));
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        table.mount(spec("a"), How::Here).expect("mounts");
+                        table.unmount("a").expect("unmounts");
+                        table.is_idle();
+                    }
+                });
+            }
+        });
+        assert!(table.is_idle());
+        table.mount(spec("a"), How::Here).expect("mounts");
+        assert_eq!(table.list().len(), 1);
+        let other = MountSpec { base: "/c".into(), ..spec("a") };
+        assert_eq!(table.mount(other, How::Here).expect_err("another base").kind(), Kind::InUse);
+        assert!(!table.is_idle());
+    }
+
+    #[test]
+    fn a_mount_that_fails_leaves_nothing() {
+        let table = Table::new(Box::new(Fake { fails: true, ..Fake::default() }));
+        assert_eq!(table.mount(spec("a"), How::Here).expect_err("no FUSE").kind(), Kind::Unavailable);
+        assert!(table.slots.lock().is_empty());
+        assert_eq!(table.get("a").map(|_| ()).expect_err("not mounted").kind(), Kind::Vanished);
+    }
+}

@@ -1,0 +1,125 @@
+//! A fork as a FUSE overlay mount: an empty upper over the base, served by the store's server.
+
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+
+use super::{Guarantees, Made, Site, Strategy, Symlinks, Way, Wishes};
+use crate::error::{Context, Error, Kind, Result};
+use crate::fuse;
+use crate::server::{Client, MountSpec};
+use crate::sys::mounts;
+
+/// The overlay strategy.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Overlay;
+
+impl Overlay {
+    /// What the server is to mount for a fork.
+    pub fn spec(site: &Site) -> MountSpec {
+        MountSpec {
+            id: site.id.clone(),
+            base: site.base.clone(),
+            base_ident: site.base_ident,
+            layers: vec![],
+            upper: site.upper(),
+            work: site.work(),
+            point: site.tree(),
+            created: site.created,
+        }
+    }
+}
+
+impl Strategy for Overlay {
+    fn way(&self) -> Way {
+        Way::Overlay
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        Guarantees {
+            frozen_against_merges: true,
+            frozen_against_drift: false,
+            own_git: true,
+            same_identity: true,
+            cost: "O(1)",
+        }
+    }
+
+    fn probe(&self, site: &Site) -> Result<()> {
+        if site.symlinks != Symlinks::Keep {
+            let what = "an overlay shows all symbolic links of its base";
+            return Err(Error::new(Kind::Unavailable, what).remedy("use --strategy reflink or copy"));
+        }
+        fuse_is_there()?;
+        takes_marks(&site.dir)
+    }
+
+    fn create(&self, site: &Site, _: &Wishes) -> Result<Made> {
+        for dir in [site.upper(), site.work()] {
+            make(&dir)?;
+        }
+        Client::new(&site.store).mount(&Self::spec(site))?;
+        Ok(Made::default())
+    }
+
+    fn destroy(&self, site: &Site) -> Result<()> {
+        let ended = Client::new(&site.store).unmount(&site.id);
+        // Whatever the server said: a mount that outlived its server is in the way of the deletion.
+        let point = site.tree();
+        for mount in mounts().context("cannot read", "/proc/self/mountinfo")?.iter().filter(|m| m.point == point) {
+            if mount.kind == fuse::FS_TYPE
+                && let Err(e) = fuse::abort(mount.minor())
+            {
+                log::debug!("cannot cut the connection of {point:?}: {e}");
+            }
+            fuse::detach(&point)?;
+        }
+        ended
+    }
+
+    fn is_changed(&self, site: &Site) -> Result<Option<bool>> {
+        let upper = site.upper();
+        let mut entries = std::fs::read_dir(&upper).context("cannot list", &upper)?;
+        Ok(Some(entries.next().is_some()))
+    }
+
+    fn revive(&self, site: &Site) -> Result<()> {
+        Client::new(&site.store).mount(&Self::spec(site))
+    }
+}
+
+fn make(dir: &Path) -> Result<()> {
+    match DirBuilder::new().mode(0o700).create(dir) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e).context("cannot make the directory", dir),
+        _ => Ok(()),
+    }
+}
+
+/// Whether this machine has FUSE and some way to mount it; whether that way works shows when it is tried.
+fn fuse_is_there() -> Result<()> {
+    let lacks = |what: &str| Err(Error::new(Kind::Unavailable, what.to_owned()));
+    match std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        Ok(_) => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            if std::env::split_paths(&path).any(|dir| dir.join("fusermount3").exists()) {
+                Ok(())
+            } else {
+                lacks("/dev/fuse is closed to this user, and fusermount3 (package fuse3) is not installed")
+            }
+        }
+        Err(e) => lacks(&format!("/dev/fuse cannot be opened: {e}")),
+    }
+}
+
+/// Whether the store's file system keeps the attributes by which an upper says what it hides.
+fn takes_marks(dir: &Path) -> Result<()> {
+    let unused = rustix::fs::XattrFlags::empty();
+    match rustix::fs::lsetxattr(dir, "user.overlay.opaque", b"y", unused) {
+        Ok(()) => rustix::fs::lremovexattr(dir, "user.overlay.opaque").context("cannot remove an attribute of", dir),
+        Err(e) => Err(Error::new(Kind::Unavailable, "the store's file system keeps no user attributes")
+            .because(io::Error::from(e))
+            .remedy("put the store on another file system with --store or TREEFORK_STORE")),
+    }
+}

@@ -1,0 +1,43 @@
+//! What a background process does to itself, and how one is started so that nothing of its parent clings to it.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::process::{DumpableBehavior, Resource, Rlimit};
+
+/// Makes `command` start a process that outlives its parent: in a session of its own, without a controlling terminal,
+/// with no descriptor but the standard three, and no child of ours: what `spawn` returns is a go-between that ends at
+/// once and is to be waited for.
+pub fn detach(command: &mut Command) -> &mut Command {
+    // SAFETY: between fork and exec only async-signal-safe calls are made: setsid, fork, _exit, close_range. Nothing is
+    // allocated, locked or dropped; the second fork runs in a process of one thread.
+    #[expect(unsafe_code)]
+    unsafe {
+        command.pre_exec(|| {
+            if libc::setsid() < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            match libc::fork() {
+                0 => {}
+                pid if pid < 0 => return Err(io::Error::last_os_error()),
+                _ => libc::_exit(0),
+            }
+            // Closed by exec, not here: the standard library still has to report a failing exec through one of them.
+            libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int);
+            Ok(())
+        })
+    }
+}
+
+/// Lets no other process of the same user look into this one: not by ptrace, nor through `/proc/PID/fd` and `root`.
+pub fn set_undumpable() -> io::Result<()> {
+    Ok(rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
+}
+
+/// Allows as many open descriptors as the hard limit does; returns how many that is.
+pub fn raise_descriptor_limit() -> io::Result<u64> {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
+    Ok(limit.maximum.unwrap_or(u64::MAX))
+}
