@@ -110,7 +110,7 @@ impl Create {
             Links::Confine => Symlinks::Confine,
             Links::Skip => Symlinks::Skip,
         };
-        let wishes = Wishes { symlinks, dirty: self.dirty, progress: progress() };
+        let wishes = Wishes { symlinks, dirty: self.dirty, progress: progress(), ..Wishes::default() };
         Ok(Request { base: self.base, label, agent: self.agent, owner, strategy, wishes, keep: self.keep })
     }
 }

@@ -6,6 +6,7 @@
 
 mod create;
 mod forks;
+mod keep;
 mod mount;
 mod output;
 mod serve;
@@ -46,6 +47,12 @@ enum Command {
     Log(forks::Log),
     /// Remove forks
     Remove(create::Remove),
+    /// Reap forks that nobody will come back to, and clean up
+    Gc(keep::Gc),
+    /// Bring a fork back from the trash
+    Restore(keep::Restore),
+    /// Say what this machine and the store can do, and what stands in the way
+    Doctor(keep::Doctor),
     /// Serve the mounts of the store in the foreground; other commands start this by themselves
     Serve(serve::Serve),
     /// Delete what was removed
@@ -64,6 +71,9 @@ impl Command {
             Command::Path(command) => command.run(context),
             Command::Log(command) => command.run(context),
             Command::Remove(command) => command.run(context),
+            Command::Gc(command) => command.run(context),
+            Command::Restore(command) => command.run(context),
+            Command::Doctor(command) => command.run(context),
             Command::Serve(command) => command.run(context),
             Command::EmptyTrash(command) => command.run(context),
             Command::Mount(command) => command.run(),

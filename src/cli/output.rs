@@ -25,19 +25,24 @@ impl Context {
         Self { store, json }
     }
 
+    /// Where the store is or would be.
+    pub(super) fn place(&self) -> Result<PathBuf> {
+        Store::locate(self.store.as_deref())
+    }
+
     /// The store, made where there is none.
     pub(super) fn store(&self) -> Result<Store> {
-        Store::open(&Store::locate(self.store.as_deref())?)
+        Store::open(&self.place()?)
     }
 
     /// The store, or `None` where there is none yet.
     pub(super) fn existing_store(&self) -> Result<Option<Store>> {
-        Store::open_existing(&Store::locate(self.store.as_deref())?)
+        Store::open_existing(&self.place()?)
     }
 
     /// The store of a fork that is asked for by name; an error that says so where there is none.
     pub(super) fn store_of(&self, fork: &str) -> Result<Store> {
-        let path = Store::locate(self.store.as_deref())?;
+        let path = self.place()?;
         Store::open_existing(&path)?.ok_or_else(|| {
             let what = format!("no fork is called {fork:?}: there is no store");
             Error::new(Kind::NotFound, what).at(path).remedy("make a fork with `treefork create`, or name its --store")

@@ -142,6 +142,7 @@ impl Forks {
             strategy: request.strategy.unwrap_or(Way::Overlay),
             refusals: vec![],
             symlinks: request.wishes.symlinks,
+            private_mount: request.wishes.private_mount,
             owner: request.owner.clone(),
             created_at: at,
             state: State::Creating,

@@ -4,6 +4,7 @@
 //! [strategy](crate::strategy).
 
 pub mod base;
+pub mod doctor;
 mod find;
 mod forks;
 pub mod gc;

@@ -117,6 +117,9 @@ pub struct Record {
     pub refusals: Vec<Refusal>,
     /// What is done with symbolic links.
     pub symlinks: Symlinks,
+    /// Nothing is mounted in the store: whoever uses the fork mounts it in a namespace of its own.
+    #[serde(default)]
+    pub private_mount: bool,
     /// The process it belongs to.
     pub owner: Owner,
     /// When it was made, by the real clock.
@@ -188,6 +191,7 @@ impl Record {
             id: self.id.to_string(),
             created: self.created_at,
             symlinks: self.symlinks,
+            private_mount: self.private_mount,
         }
     }
 
@@ -228,6 +232,7 @@ pub(super) mod tests {
             strategy: Way::Overlay,
             refusals: vec![],
             symlinks: Symlinks::Keep,
+            private_mount: false,
             owner: Owner::current().expect("own stat"),
             created_at: now(),
             state: State::Creating,

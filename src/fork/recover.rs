@@ -92,7 +92,9 @@ pub fn mounted(store: &Store) -> Vec<MountSpec> {
         vec![]
     });
     let is_mounted = |record: &Record| {
-        record.strategy == Way::Overlay && matches!(record.state, State::Live | State::Merging | State::Restoring)
+        record.strategy == Way::Overlay
+            && !record.private_mount
+            && matches!(record.state, State::Live | State::Merging | State::Restoring)
     };
     let records = forks.into_iter().filter_map(|(_, record)| record.ok()).filter(is_mounted);
     records.map(|record| Overlay::spec(&record.site(store.root(), &store.fork(&record.id)))).collect()

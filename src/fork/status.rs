@@ -23,6 +23,8 @@ pub enum Mount {
     Stale,
     /// Plain files.
     Files,
+    /// Mounted by whoever uses it, in a namespace of its own.
+    Private,
 }
 
 impl Mount {
@@ -32,6 +34,7 @@ impl Mount {
             Mount::Alive => "alive",
             Mount::Stale => "stale",
             Mount::Files => "files",
+            Mount::Private => "private",
         }
     }
 }
@@ -106,7 +109,8 @@ impl<'a> Look<'a> {
         let mount = self.mount(&record, &dir);
         let drift = match mount {
             Mount::Alive => self.client.drift(record.id.as_str()).unwrap_or_default(),
-            Mount::Stale | Mount::Files => vec![],
+            Mount::Private if self.serves(&record) => self.client.drift(record.id.as_str()).unwrap_or_default(),
+            Mount::Stale | Mount::Files | Mount::Private => vec![],
         };
         let (upper_bytes, changes) = match record.strategy {
             Way::Overlay => {
@@ -129,12 +133,19 @@ impl<'a> Look<'a> {
         }
     }
 
+    fn serves(&self, record: &Record) -> bool {
+        self.served.iter().any(|id| id == record.id.as_str())
+    }
+
     fn mount(&self, record: &Record, dir: &Path) -> Mount {
         if record.strategy != Way::Overlay {
             return Mount::Files;
         }
+        if record.private_mount {
+            return Mount::Private;
+        }
         let mounted = self.mounted.get(&dir.join("mnt")).is_some_and(|kind| kind == MOUNT_KIND);
-        let served = self.served.iter().any(|id| id == record.id.as_str());
+        let served = self.serves(record);
         // One that is being made or taken away is not expected to be mounted.
         let expected = matches!(record.state, State::Live | State::Merging);
         if (mounted && served) || !expected { Mount::Alive } else { Mount::Stale }

@@ -102,6 +102,10 @@ pub struct Wishes {
     pub symlinks: Symlinks,
     /// Bring the uncommitted changes over (worktree only).
     pub dirty: bool,
+    /// Mount nothing: whoever uses the fork mounts it in a namespace of its own and hands the device to the server
+    /// ([`Client::attach`](crate::server::Client::attach) with [`Overlay::spec`]). For users who may not mount outside
+    /// of one. Means the overlay strategy or nothing.
+    pub private_mount: bool,
     /// Who wants to hear how far a copy is.
     pub progress: Option<Progress>,
 }
@@ -123,6 +127,8 @@ pub struct Site {
     pub created: Time,
     /// What to do with symbolic links.
     pub symlinks: Symlinks,
+    /// Its users mount it, each in a namespace of its own.
+    pub private_mount: bool,
 }
 
 impl Site {
@@ -206,6 +212,7 @@ pub struct Chosen {
 /// A way is passed over when its probe refuses, or when making the fork turns out to be impossible on this machine
 /// ([`Kind::Unavailable`]); any other failure is the failure of the whole. What failed is destroyed before the next try.
 pub fn make(wanted: Option<Way>, site: &Site, wishes: &Wishes) -> Result<Chosen> {
+    let wanted = if wishes.private_mount { wanted.or(Some(Way::Overlay)) } else { wanted };
     if let Some(way) = wanted {
         let strategy = strategy(way).ok_or_else(|| unknown(way))?;
         strategy.probe(site)?;

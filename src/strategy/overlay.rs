@@ -51,7 +51,7 @@ impl Strategy for Overlay {
             let what = "an overlay shows all symbolic links of its base";
             return Err(Error::new(Kind::Unavailable, what).remedy("use --strategy reflink or copy"));
         }
-        fuse_is_there()?;
+        fuse_is_there(site.private_mount)?;
         takes_marks(&site.dir)
     }
 
@@ -59,7 +59,9 @@ impl Strategy for Overlay {
         for dir in [site.upper(), site.work()] {
             make(&dir)?;
         }
-        Client::new(&site.store).mount(&Self::spec(site))?;
+        if !site.private_mount {
+            Client::new(&site.store).mount(&Self::spec(site))?;
+        }
         Ok(Made::default())
     }
 
@@ -85,7 +87,7 @@ impl Strategy for Overlay {
     }
 
     fn revive(&self, site: &Site) -> Result<()> {
-        Client::new(&site.store).mount(&Self::spec(site))
+        if site.private_mount { Ok(()) } else { Client::new(&site.store).mount(&Self::spec(site)) }
     }
 }
 
@@ -97,10 +99,14 @@ fn make(dir: &Path) -> Result<()> {
 }
 
 /// Whether this machine has FUSE and some way to mount it; whether that way works shows when it is tried.
-fn fuse_is_there() -> Result<()> {
+fn fuse_is_there(private_mount: bool) -> Result<()> {
     let lacks = |what: &str| Err(Error::new(Kind::Unavailable, what.to_owned()));
     match std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
         Ok(_) => Ok(()),
+        // The helper mounts for its own namespace only.
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied && private_mount => {
+            lacks("/dev/fuse is closed to this user")
+        }
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
             let path = std::env::var_os("PATH").unwrap_or_default();
             if std::env::split_paths(&path).any(|dir| dir.join("fusermount3").exists()) {
