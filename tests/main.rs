@@ -6,4 +6,5 @@
 mod common;
 mod git;
 mod harness;
+mod mount;
 mod semantics;

@@ -79,12 +79,21 @@ pub(super) fn as_helper() -> Option<ExitCode> {
         return None;
     }
     Some(match Helper::try_parse() {
-        Ok(helper) => ExitCode::from(helper.mount.run().unwrap_or_else(|e| output::report(&e, false))),
+        Ok(helper) => ExitCode::from(helper.mount.for_mount_8().run().unwrap_or_else(|e| output::report(&e, false))),
         Err(e) => output::refuse_arguments(&e),
     })
 }
 
 impl Mount {
+    /// With the defaults of `mount(8)`, which passes no `dev` and no `suid`: they hold unless it says otherwise.
+    /// Only root may have them.
+    fn for_mount_8(mut self) -> Self {
+        if rustix::process::geteuid().is_root() {
+            self.options.insert(0, "dev,suid".into());
+        }
+        self
+    }
+
     pub(super) fn run(self) -> Result<u8> {
         let words = Words::parse(&self.options)?;
         let point = self.places.last().ok_or_else(|| Error::new(Kind::Usage, "no mount point"))?;
@@ -211,7 +220,8 @@ fn serve(session: &Session, mut signals: Signals) {
                 if signal == SIGUSR1 {
                     output::note(&statistics(session));
                 } else if let Err(e) = session.end() {
-                    output::report(&e, false);
+                    // A thread that waits for ever, inside of a layer, would keep us for ever.
+                    std::process::exit(output::report(&e, false).into());
                 }
             }
         });
@@ -220,8 +230,9 @@ fn serve(session: &Session, mut signals: Signals) {
     });
 }
 
-/// One line: `lookup 12, getattr 3`.
+/// One line: `requests: lookup 12, getattr 3`.
 fn statistics(session: &Session) -> String {
     let counts = session.stats().snapshot();
-    counts.iter().map(|(name, count)| format!("{name} {count}")).collect::<Vec<_>>().join(", ")
+    let counts = counts.iter().map(|(name, count)| format!("{name} {count}")).collect::<Vec<_>>();
+    format!("requests: {}", counts.join(", "))
 }

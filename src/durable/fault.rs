@@ -31,12 +31,14 @@ pub enum Action {
     Fail(i32),
     /// The process stops itself with `SIGSTOP`; whoever waits for it sees that and sends `SIGCONT`.
     Pause,
+    /// The point panics.
+    Panic,
 }
 
 /// One rule: `NAME:ACTION@N`, the action at the N-th hit (from 1) of a point of this name.
 ///
-/// `NAME` may end in `*` (any point that begins so; the hits of all of them count together). `ACTION` is `kill`, `pause`
-/// or `fail=ERRNO` (a number). `@N` may be `@*`: every hit; without it the first.
+/// `NAME` may end in `*` (any point that begins so; the hits of all of them count together). `ACTION` is `kill`, `pause`,
+/// `panic` or `fail=ERRNO` (a number). `@N` may be `@*`: every hit; without it the first.
 #[derive(Debug)]
 pub struct Rule {
     name: String,
@@ -76,6 +78,7 @@ impl FromStr for Rule {
         let action = match action.split_once('=') {
             None if action == "kill" => Action::Kill,
             None if action == "pause" => Action::Pause,
+            None if action == "panic" => Action::Panic,
             Some(("fail", errno)) => Action::Fail(errno.parse().map_err(|_| bad())?),
             _ => return Err(bad()),
         };
@@ -143,6 +146,7 @@ fn act(action: Action) -> io::Result<()> {
             }
         }
         Action::Pause => Ok(kill_process(getpid(), Signal::STOP)?),
+        Action::Panic => panic!("a fault rule asks for it"),
         Action::Fail(errno) => Err(io::Error::from_raw_os_error(errno)),
     }
 }

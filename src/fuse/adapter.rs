@@ -26,6 +26,7 @@ use super::convert::{errno, file_type, rdev_in, set_time};
 use super::pool;
 use super::reply::{attributes, caller, empty, entry, found, joined, sized, written};
 use super::stats::{Op, Stats};
+use crate::durable::fault;
 use crate::overlay::{Overlay, Result, SetAttr};
 
 /// The largest read or write in one request. The kernel takes no more by default (`fs.fuse.max_pages_limit`).
@@ -62,7 +63,11 @@ impl Adapter {
     /// Calls the overlay; a panic becomes `EIO`.
     fn call<T>(&self, op: Op, f: impl FnOnce(&Overlay) -> Result<T>) -> Result<T> {
         self.stats.count(op);
-        catch_unwind(AssertUnwindSafe(|| f(&self.overlay))).unwrap_or_else(|_| {
+        let guarded = || {
+            fault::point(op.fault()).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+            f(&self.overlay)
+        };
+        catch_unwind(AssertUnwindSafe(guarded)).unwrap_or_else(|_| {
             self.stats.panicked();
             log::error!("a panic in {}; that request fails, nothing else", op.name());
             Err(Errno::IO)

@@ -2,111 +2,64 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The kinds of request, named as in the kernel's protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(usize)]
-pub enum Op {
-    /// `LOOKUP`
-    Lookup,
-    /// `FORGET`, also inside `BATCH_FORGET`: one for each node
-    Forget,
-    /// `GETATTR`
-    GetAttr,
-    /// `SETATTR`
-    SetAttr,
-    /// `READLINK`
-    ReadLink,
-    /// `MKNOD`
-    MkNod,
-    /// `MKDIR`
-    MkDir,
-    /// `SYMLINK`
-    SymLink,
-    /// `LINK`
-    Link,
-    /// `UNLINK`
-    Unlink,
-    /// `RMDIR`
-    RmDir,
-    /// `RENAME` and `RENAME2`
-    Rename,
-    /// `OPEN`: answered once with `ENOSYS`, so more than a handful means that the mode does not work
-    Open,
-    /// `OPENDIR`: the same
-    OpenDir,
-    /// `CREATE`: the same
-    Create,
-    /// `FLUSH`: the same
-    Flush,
-    /// `READ`
-    Read,
-    /// `WRITE`
-    Write,
-    /// `FSYNC`
-    Fsync,
-    /// `FSYNCDIR`
-    FsyncDir,
-    /// `READDIR`
-    ReadDir,
-    /// `STATFS`
-    StatFs,
-    /// `GETXATTR`
-    GetXattr,
-    /// `SETXATTR`
-    SetXattr,
-    /// `LISTXATTR`
-    ListXattr,
-    /// `REMOVEXATTR`
-    RemoveXattr,
-    /// `FALLOCATE`
-    Fallocate,
-    /// `LSEEK`
-    Lseek,
-    /// `COPY_FILE_RANGE`
-    CopyFileRange,
-    /// Everything that is refused: `ACCESS`, locks, `IOCTL`, `POLL`, `BMAP`
-    Other,
+/// Writes the list of kinds once: the enum, its members in order, their names, and their fault points.
+macro_rules! ops {
+    ($($op:ident $name:literal $doc:literal)*) => {
+        /// The kinds of request, named as in the kernel's protocol.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(usize)]
+        pub enum Op {
+            $(#[doc = $doc] $op,)*
+        }
+
+        impl Op {
+            /// All kinds, in the order of their numbers.
+            pub const ALL: &[Op] = &[$(Op::$op),*];
+
+            /// The name: `lookup`, `copy_file_range`.
+            pub fn name(self) -> &'static str {
+                match self { $(Op::$op => $name,)* }
+            }
+
+            /// The name of the fault point that a request of this kind passes.
+            pub(super) fn fault(self) -> &'static str {
+                match self { $(Op::$op => concat!("fuse.", $name),)* }
+            }
+        }
+    };
 }
 
-impl Op {
-    /// All kinds, in the order of their numbers.
-    pub const ALL: [Op; 30] = [
-        Op::Lookup,
-        Op::Forget,
-        Op::GetAttr,
-        Op::SetAttr,
-        Op::ReadLink,
-        Op::MkNod,
-        Op::MkDir,
-        Op::SymLink,
-        Op::Link,
-        Op::Unlink,
-        Op::RmDir,
-        Op::Rename,
-        Op::Open,
-        Op::OpenDir,
-        Op::Create,
-        Op::Flush,
-        Op::Read,
-        Op::Write,
-        Op::Fsync,
-        Op::FsyncDir,
-        Op::ReadDir,
-        Op::StatFs,
-        Op::GetXattr,
-        Op::SetXattr,
-        Op::ListXattr,
-        Op::RemoveXattr,
-        Op::Fallocate,
-        Op::Lseek,
-        Op::CopyFileRange,
-        Op::Other,
-    ];
-
-    /// The name, in lower case: `lookup`, `copyfilerange`.
-    pub fn name(self) -> String {
-        format!("{self:?}").to_ascii_lowercase()
-    }
+ops! {
+    Lookup "lookup" "`LOOKUP`"
+    Forget "forget" "`FORGET`, also inside `BATCH_FORGET`: one for each node"
+    GetAttr "getattr" "`GETATTR`"
+    SetAttr "setattr" "`SETATTR`"
+    ReadLink "readlink" "`READLINK`"
+    MkNod "mknod" "`MKNOD`: every new file, since `CREATE` is refused"
+    MkDir "mkdir" "`MKDIR`"
+    SymLink "symlink" "`SYMLINK`"
+    Link "link" "`LINK`"
+    Unlink "unlink" "`UNLINK`"
+    RmDir "rmdir" "`RMDIR`"
+    Rename "rename" "`RENAME` and `RENAME2`"
+    Open "open" "`OPEN`: refused once; more than a handful means that the mode without it does not work"
+    OpenDir "opendir" "`OPENDIR`: refused once"
+    Create "create" "`CREATE`: refused once"
+    Flush "flush" "`FLUSH`: refused once"
+    Read "read" "`READ`"
+    Write "write" "`WRITE`"
+    Fsync "fsync" "`FSYNC`"
+    FsyncDir "fsyncdir" "`FSYNCDIR`"
+    ReadDir "readdir" "`READDIR`"
+    StatFs "statfs" "`STATFS`"
+    GetXattr "getxattr" "`GETXATTR`"
+    SetXattr "setxattr" "`SETXATTR`"
+    ListXattr "listxattr" "`LISTXATTR`"
+    RemoveXattr "removexattr" "`REMOVEXATTR`"
+    Fallocate "fallocate" "`FALLOCATE`"
+    Lseek "lseek" "`LSEEK`"
+    CopyFileRange "copy_file_range" "`COPY_FILE_RANGE`"
+    Other "other" "What is refused each time: `ACCESS`, locks, `IOCTL`, `POLL`, `BMAP`"
 }
 
 /// The counters of one session.
@@ -143,9 +96,9 @@ impl Stats {
     }
 
     /// The kinds that occurred, with their numbers, by name as in [`Op::name`]; `panic` among them if there was one.
-    pub fn snapshot(&self) -> Vec<(String, u64)> {
+    pub fn snapshot(&self) -> Vec<(&'static str, u64)> {
         let counts = Op::ALL.iter().map(|op| (op.name(), self.of(*op)));
-        counts.chain([("panic".to_owned(), self.panics())]).filter(|(_, count)| *count > 0).collect()
+        counts.chain([("panic", self.panics())]).filter(|(_, count)| *count > 0).collect()
     }
 }
 

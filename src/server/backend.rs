@@ -92,7 +92,7 @@ impl Mounted for Served {
     }
 
     fn stats(&self) -> Vec<(String, u64)> {
-        self.session.stats().snapshot()
+        self.session.stats().snapshot().into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
     }
 
     fn drift(&self) -> Vec<PathBuf> {

@@ -60,6 +60,9 @@ const GRANTED: [&str; 22] = [
     "subtype=treefork",
 ];
 
+/// Words that the kernel shows for a mount and that nobody can ask for.
+const SHOWN: [&[u8]; 5] = [b"user_id=", b"group_id=", b"rootmode=", b"max_read=", b"blksize="];
+
 /// Words of `mount(8)`: what they set, what they clear.
 const FLAGS: [(&str, MountFlags, MountFlags); 15] = [
     ("ro", MountFlags::RDONLY, MountFlags::empty()),
@@ -84,13 +87,22 @@ impl Words {
     pub(super) fn parse(arguments: &[OsString]) -> Result<Self> {
         let (set, clear) = (MountFlags::empty(), MountFlags::empty());
         let (lower, upper, work, source, threads) = (vec![], None, None, None, None);
+        let mut shown = None;
         let mut words = Self { lower, upper, work, set, clear, allow_other: false, remount: false, source, threads };
         for argument in arguments {
             for word in split(argument.as_bytes(), b',').filter(|word| !word.is_empty()) {
-                words.take(word)?;
+                if SHOWN.iter().any(|start| word.starts_with(start)) {
+                    shown = Some(word);
+                } else {
+                    words.take(word)?;
+                }
             }
         }
-        Ok(words)
+        match shown {
+            // `mount -o remount` repeats what /proc/mounts says of the mount.
+            Some(word) if !words.remount => Err(refused(word)),
+            _ => Ok(words),
+        }
     }
 
     fn take(&mut self, word: &[u8]) -> Result<()> {

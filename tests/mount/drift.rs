@@ -1,0 +1,80 @@
+//! What others change in the base shows in the mount, through the kernel's caches.
+
+use std::fs;
+
+use super::raw::{RawMount, soon};
+use crate::common::Run;
+
+/// Shows what the kernel has cached of everything here.
+const LOOK: &str = "ls; cat * 2> /dev/null || true; ! cat absent 2> /dev/null; stat -c '%n %s' *";
+
+#[test]
+fn contents_names_and_absences_follow_the_base() {
+    let mount = RawMount::new(|base| {
+        fs::create_dir(base.join("d")).expect("mkdir");
+        fs::write(base.join("f"), "old\n").expect("write");
+        fs::write(base.join("gone"), "here\n").expect("write");
+        fs::write(base.join("replaced"), "first\n").expect("write");
+    });
+    let base = mount.base();
+    let shows = |what: &str, wanted: &str| soon(what, || mount.sh(LOOK).contains(wanted));
+    mount.sh(LOOK);
+    mount.sh(LOOK);
+
+    fs::write(base.join("f"), "longer than before\n").expect("write");
+    shows("a changed file", "longer than before\n");
+    shows("its size", "f 19");
+    fs::write(base.join("f"), "s\n").expect("write");
+    shows("a shorter file", "f 2");
+    fs::remove_file(base.join("gone")).expect("unlink");
+    soon("a removed file", || !mount.sh(LOOK).contains("gone"));
+    fs::write(base.join("next"), "second\n").expect("write");
+    fs::rename(base.join("next"), base.join("replaced")).expect("rename");
+    shows("a replaced file", "second\n");
+    soon("the name it came from", || !mount.sh(LOOK).contains("next"));
+    fs::write(base.join("absent"), "no more\n").expect("write");
+    soon("a name that was asked for in vain", || mount.sh("cat absent 2> /dev/null || true") == "no more");
+    fs::rename(base.join("d"), base.join("e")).expect("rename");
+    soon("a renamed directory", || mount.sh("ls").contains('e') && mount.sh("! ls d 2> /dev/null; ls -d e") == "e");
+}
+
+#[test]
+fn what_the_mount_changed_stays_whatever_the_base_does() {
+    let mount = RawMount::new(|base| {
+        fs::write(base.join("f"), "old\n").expect("write");
+        fs::write(base.join("g"), "old\n").expect("write");
+    });
+    mount.sh("echo mine > f; rm g; cat f");
+    fs::write(mount.base().join("f"), "theirs\n").expect("write");
+    fs::write(mount.base().join("g"), "theirs\n").expect("write");
+    fs::write(mount.base().join("h"), "theirs\n").expect("write");
+    soon("the last of the changes", || mount.sh("ls").contains('h'));
+    assert_eq!(mount.sh("cat f; ls"), "mine\nf\nh");
+}
+
+#[test]
+fn a_storm_of_changes_ends_in_the_right_state() {
+    let mount = RawMount::new(|base| {
+        for i in 0..200 {
+            fs::write(base.join(format!("f{i}")), format!("{i}\n")).expect("write");
+        }
+    });
+    mount.sh("cat f*; ls -l > /dev/null");
+    for round in 0..5 {
+        for i in 0..200 {
+            let path = mount.base().join(format!("f{i}"));
+            match (i + round) % 4 {
+                0 => fs::write(&path, format!("{i} in round {round}\n")).expect("write"),
+                1 => drop(fs::remove_file(&path)),
+                2 => {
+                    fs::write(mount.base().join("new"), format!("{round}\n")).expect("write");
+                    fs::rename(mount.base().join("new"), &path).expect("rename");
+                }
+                _ => {}
+            }
+        }
+    }
+    let state = |dir| mount.env().command_in(dir, "sh").args(["-c", "ls -i; md5sum *"]).ok().text();
+    let (base, path) = (mount.base().to_path_buf(), mount.path());
+    soon("the state of the base", || state(&base) == state(&path));
+}

@@ -1,0 +1,8 @@
+//! A real mount, served by a process of its own: what the kernel asks, what it is told, and how it ends.
+
+mod basics;
+mod drift;
+mod helper;
+mod raw;
+mod requests;
+mod trouble;
