@@ -3,7 +3,8 @@
 //! When such a file is copied up, its data goes to `work/index/<key>`, named after the lower object, and every name of
 //! it, seen now or later, leads there. A name that was changed in the fork is a hard link of it in the upper as well.
 //! The number of names that the fork shows stands in `work/index/<key>.nlink`, a symbolic link whose target is the
-//! count: one atomic step to replace, no block on disk. It exists once the file was copied up or lost a name.
+//! count, and when it was last changed (`<count> <sec>.<nsec>`, since that changes the change time of the file): one
+//! atomic step to replace, no block on disk. It exists once the file was copied up or gained or lost a name.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -46,11 +47,32 @@ impl Key {
     }
 }
 
+/// The names of an object as the fork counts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Links {
+    /// How many.
+    pub count: u32,
+    /// When one was last added or removed; zero where none was.
+    pub since: Time,
+}
+
+impl Links {
+    fn encode(self) -> OsString {
+        format!("{} {}.{}", self.count, self.since.sec, self.since.nsec).into()
+    }
+
+    fn decode(text: &OsStr) -> Option<Self> {
+        let (count, time) = text.to_str()?.split_once(' ')?;
+        let (sec, nsec) = time.split_once('.')?;
+        Some(Self { count: count.parse().ok()?, since: Time { sec: sec.parse().ok()?, nsec: nsec.parse().ok()? } })
+    }
+}
+
 /// What the index says of one object.
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     copied: bool,
-    links: Option<u32>,
+    links: Option<Links>,
 }
 
 /// The index of one fork, with what is on disk held in memory: most trees have few hard links, and a lookup of one must
@@ -76,9 +98,7 @@ impl Index {
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
             if let Some(stem) = name.as_bytes().strip_suffix(b".nlink") {
                 let count = At::new(&dir, name).readlink()?;
-                if let (Some(key), Some(count)) =
-                    (Key::parse(OsStr::from_bytes(stem)), count.to_str().and_then(|c| c.parse().ok()))
-                {
+                if let (Some(key), Some(count)) = (Key::parse(OsStr::from_bytes(stem)), Links::decode(&count)) {
                     entries.entry(key).or_default().links = Some(count);
                 }
             } else if let Some(key) = Key::parse(name) {
@@ -104,16 +124,16 @@ impl Index {
     }
 
     /// How many names the object has in the fork; `None` while that is as in the lower.
-    pub fn links(&self, key: Key) -> Option<u32> {
+    pub fn links(&self, key: Key) -> Option<Links> {
         self.entries.lock().get(&key).and_then(|entry| entry.links)
     }
 
     /// Records how many names the object has.
-    pub fn set_links(&self, staging: &Staging, key: Key, count: u32) -> Result<(), Errno> {
+    pub fn set_links(&self, staging: &Staging, key: Key, links: Links) -> Result<(), Errno> {
         let staged = staging.name();
-        staging.at(&staged).symlink(OsStr::new(&count.to_string()))?;
+        staging.at(&staged).symlink(&links.encode())?;
         staging.at(&staged).rename(At::new(&self.dir, &key.count_name()))?;
-        self.entries.lock().entry(key).or_default().links = Some(count);
+        self.entries.lock().entry(key).or_default().links = Some(links);
         Ok(())
     }
 

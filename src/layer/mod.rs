@@ -8,6 +8,7 @@ pub mod index;
 pub mod ledger;
 pub mod marks;
 pub mod origins;
+pub mod preserved;
 pub mod resolve;
 pub mod staging;
 pub mod tree;

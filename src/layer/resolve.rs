@@ -5,7 +5,7 @@
 //! directory merges with the directories below it until something else stands in the way.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::OFlags;
@@ -112,9 +112,10 @@ impl Scope<'_> {
         let mut top = None;
         let mut redirect: Option<RelPath> = None;
         for lower in self.lowers {
-            let (at_path, stat, marks) = match &redirect {
-                Some(path) => match look_at(&lower.layer, path)? {
-                    Some((stat, marks)) => (path.clone(), stat, marks),
+            let (at_path, stat, shown, marks) = match &redirect {
+                Some(path) => match see(&lower.layer, path)? {
+                    Some(seen) if seen.whiteout => break,
+                    Some(seen) => (path.clone(), seen.stat, seen.shown, seen.marks),
                     None => continue,
                 },
                 None => {
@@ -126,16 +127,16 @@ impl Scope<'_> {
                     }
                     let marks =
                         if lower.layer.marked && stat.is_dir() { DirMarks::read(at)? } else { DirMarks::default() };
-                    (lower.path.join(name), stat, marks)
+                    (lower.path.join(name), stat, lower.layer.shown(at, stat)?, marks)
                 }
             };
             if !stat.is_dir() {
                 if dirs.is_empty() {
-                    return Ok(Some(Found::Lower { layer: Arc::clone(&lower.layer), path: at_path, stat }));
+                    return Ok(Some(Found::Lower { layer: Arc::clone(&lower.layer), path: at_path, stat: shown }));
                 }
                 break;
             }
-            top.get_or_insert(stat);
+            top.get_or_insert(shown);
             dirs.push(LowerDir { layer: Arc::clone(&lower.layer), path: at_path, ident: stat.ident() });
             if marks.opaque {
                 break;
@@ -156,24 +157,42 @@ pub fn dirs_at(layers: &[Arc<Layer>], path: &RelPath) -> Result<(Vec<LowerDir>, 
     let mut dirs = Vec::new();
     let mut top = None;
     for layer in layers {
-        let Some((stat, marks)) = look_at(layer, path)? else { continue };
-        if !stat.is_dir() {
+        let Some(seen) = see(layer, path)? else { continue };
+        if seen.whiteout || !seen.stat.is_dir() {
             break;
         }
-        top.get_or_insert(stat);
-        dirs.push(LowerDir { layer: Arc::clone(layer), path: path.clone(), ident: stat.ident() });
-        if marks.opaque {
+        top.get_or_insert(seen.shown);
+        dirs.push(LowerDir { layer: Arc::clone(layer), path: path.clone(), ident: seen.stat.ident() });
+        if seen.marks.opaque {
             break;
         }
     }
     Ok((dirs, top))
 }
 
-/// Attributes and marks of the object at a path of a layer.
-fn look_at(layer: &Layer, path: &RelPath) -> Result<Option<(Stat, DirMarks)>, Errno> {
+/// What stands at a path of a layer.
+#[derive(Debug)]
+pub struct Seen {
+    /// Its attributes on disk.
+    pub stat: Stat,
+    /// What it shows.
+    pub shown: Stat,
+    /// Its marks, of a directory in overlay format.
+    pub marks: DirMarks,
+    /// A whiteout stands there: nothing, and nothing below shows through.
+    pub whiteout: bool,
+}
+
+/// What stands at a path of a layer, whiteouts included. Never follows a link.
+pub fn see(layer: &Layer, path: &RelPath) -> Result<Option<Seen>, Errno> {
     let (parent, name) = match (path.parent(), path.file_name()) {
         (Some(parent), Some(name)) => (parent, name),
-        _ => return Ok(Some((Stat::of(layer.root.as_fd())?, DirMarks::default()))),
+        _ => {
+            let at = At::object(&layer.root);
+            let stat = at.stat()?;
+            let marks = if layer.marked { DirMarks::read(at)? } else { DirMarks::default() };
+            return Ok(Some(Seen { stat, shown: layer.shown(at, stat)?, marks, whiteout: false }));
+        }
     };
     let dir = match open_beneath(&layer.root, &parent, OFlags::PATH | OFlags::DIRECTORY) {
         Ok(dir) => dir,
@@ -183,8 +202,8 @@ fn look_at(layer: &Layer, path: &RelPath) -> Result<Option<(Stat, DirMarks)>, Er
     let at = At::new(&dir, name);
     let Some(stat) = at.try_stat()? else { return Ok(None) };
     if layer.marked && marks::is_whiteout(at, &stat, true)? {
-        return Ok(None);
+        return Ok(Some(Seen { stat, shown: stat, marks: DirMarks::default(), whiteout: true }));
     }
     let marks = if layer.marked && stat.is_dir() { DirMarks::read(at)? } else { DirMarks::default() };
-    Ok(Some((stat, marks)))
+    Ok(Some(Seen { stat, shown: layer.shown(at, stat)?, marks, whiteout: false }))
 }

@@ -1,13 +1,15 @@
 //! A lower layer: a directory tree that is only read.
 
+use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
 
-use crate::sys::Stat;
+use super::marks;
+use crate::sys::{At, Ident, Stat};
 
-/// The root of a lower layer.
+/// A lower layer.
 #[derive(Debug)]
 pub struct Layer {
     /// The root directory (`O_PATH`).
@@ -21,6 +23,8 @@ pub struct Layer {
     pub watch: bool,
     /// A number of its own, unique in the process.
     pub id: u32,
+    /// Of a preserved layer: the attributes that base objects had when they were preserved, by their identity then.
+    pub overrides: HashMap<Ident, Stat>,
 }
 
 impl Layer {
@@ -28,6 +32,28 @@ impl Layer {
     pub fn new(root: OwnedFd, marked: bool, watch: bool) -> Result<Self, Errno> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let dev = Stat::of(root.as_fd())?.dev;
-        Ok(Self { root, dev, marked, watch, id: NEXT.fetch_add(1, Ordering::Relaxed) })
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        Ok(Self { root, dev, marked, watch, id, overrides: HashMap::new() })
+    }
+
+    /// Whether it holds what a merge preserved.
+    pub fn is_preserved(&self) -> bool {
+        !self.overrides.is_empty()
+    }
+
+    /// What an object of the layer shows, whose attributes on disk are `stat`.
+    ///
+    /// In a preserved layer an object stands for one of the base as it was: itself, moved aside, or what its mark of
+    /// origin names (the shells of directories, and copies where the store is on another file system).
+    pub fn shown(&self, at: At<'_>, stat: Stat) -> Result<Stat, Errno> {
+        if !self.is_preserved() {
+            return Ok(stat);
+        }
+        if let Some(shown) = self.overrides.get(&stat.ident()) {
+            return Ok(*shown);
+        }
+        let carries_marks = stat.is_dir() || stat.is_file();
+        let origin = if carries_marks { marks::read_origin(at)? } else { None };
+        Ok(origin.and_then(|origin| self.overrides.get(&origin.ident)).copied().unwrap_or(stat))
     }
 }

@@ -4,6 +4,7 @@
 //! of names, and for a directory that is in the upper only as a way to something else the change time of the lower.
 
 use std::ffi::OsString;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use rustix::io::Errno;
 
 use super::fds::{Opened, Slot};
 use super::lookup::gone;
-use super::node::{Dir, File, Kind, Node, Place};
+use super::node::{Dir, Kind, Node, Place};
 use super::{Attr, Caller, Overlay, Result, SetAttr, SetTime};
 use crate::layer::marks::{self, Origin};
 use crate::layer::tree::Layer;
@@ -82,13 +83,20 @@ impl Overlay {
                 }
                 let stat = match (upper, lowers.first()) {
                     (true, _) => At::object(&*self.upper_dir(node)?.fd).stat()?,
-                    (false, Some(lower)) => At::object(&*self.lower_dir(node, lower)?).stat()?,
+                    (false, Some(lower)) => {
+                        let (layer, fd) = self.lower_dir(node, lower)?;
+                        let at = At::object(&*fd);
+                        layer.shown(at, at.stat()?)?
+                    }
                     (false, None) => return Err(Errno::STALE),
                 };
                 self.dir_attr(node, stat)
             }
             Kind::File(_) => {
-                let stat = self.on_object(node, |at| at.stat())?;
+                let stat = self.on_object_of(node, |layer, at| {
+                    let stat = at.stat()?;
+                    layer.map_or(Ok(stat), |layer| layer.shown(at, stat))
+                })?;
                 self.file_attr(node, stat)
             }
         }
@@ -103,8 +111,11 @@ impl Overlay {
             Place::Lower { shared, .. } => *shared,
             Place::Upper | Place::Orphan(_) => None,
         };
-        if let (Some(key), Some(upper)) = (key, &self.upper) {
-            stat.nlink = upper.index.links(key).unwrap_or(stat.nlink);
+        if let (Some(key), Some(upper)) = (key, &self.upper)
+            && let Some(links) = upper.index.links(key)
+        {
+            stat.nlink = links.count;
+            stat.ctime = stat.ctime.max(links.since);
         }
         // A lower object goes on having its names in the base; an upper one without a name says 0 itself.
         if state.links.is_empty() && matches!(state.place, Place::Lower { .. }) {
@@ -134,7 +145,7 @@ impl Overlay {
     pub(super) fn on_object<T>(&self, node: &Arc<Node>, call: impl FnOnce(At<'_>) -> Result<T>) -> Result<T> {
         match &node.kind {
             Kind::Dir(dir) => self.on_dir(node, dir, call),
-            Kind::File(file) => self.on_file(node, file, call),
+            Kind::File(_) => self.on_object_of(node, |_, at| call(at)),
         }
     }
 
@@ -147,12 +158,14 @@ impl Overlay {
             (state.upper, Arc::clone(&state.lowers))
         };
         match lowers.first() {
-            Some(lower) if !upper => call(At::object(&*self.lower_dir(node, lower)?)),
+            Some(lower) if !upper => call(At::object(&*self.lower_dir(node, lower)?.1)),
             _ => call(At::object(&*self.upper_dir(node)?.fd)),
         }
     }
 
-    fn on_file<T>(&self, node: &Arc<Node>, file: &File, call: impl FnOnce(At<'_>) -> Result<T>) -> Result<T> {
+    /// The same for a non-directory; the call is told the lower layer it is in, if it is in one.
+    fn on_object_of<T>(&self, node: &Arc<Node>, call: impl FnOnce(Option<&Layer>, At<'_>) -> Result<T>) -> Result<T> {
+        let file = node.file()?;
         let (place, link) = {
             let state = file.state.read();
             (state.place.clone(), state.links.first().cloned())
@@ -162,30 +175,34 @@ impl Overlay {
             Place::Upper => {
                 let (parent, name) = link.ok_or(Errno::STALE)?;
                 let dir = self.upper_dir(&parent)?;
-                call(At::new(&*dir.fd, &name))
+                call(None, At::new(&*dir.fd, &name))
             }
-            Place::Index(key) => call(At::new(self.writable()?.index.dir(), &key.file_name())),
-            Place::Orphan(fd) => call(At::object(&*fd)),
+            Place::Index(key) => call(None, At::new(self.writable()?.index.dir(), &key.file_name())),
+            Place::Orphan(fd) => call(None, At::object(&*fd)),
         }
     }
 
     /// Runs a call on a lower object, once it is sure that it is the one we mean.
     fn on_lower<T>(
         &self,
-        node: &Node,
+        node: &Arc<Node>,
         layer: &Layer,
         path: &RelPath,
-        call: impl FnOnce(At<'_>) -> Result<T>,
+        call: impl FnOnce(Option<&Layer>, At<'_>) -> Result<T>,
     ) -> Result<T> {
-        let at = At { dir: std::os::fd::AsFd::as_fd(&layer.root), name: path.as_path().as_os_str() };
-        match at.stat().map_err(gone) {
-            Ok(stat) if stat.ident() == node.ident => call(at),
-            // Replaced or deleted in the base by somebody else, but still open here.
-            Ok(_) | Err(Errno::STALE) => match self.fds.get(self.owner, node.id, Slot::Read) {
-                Some(opened) => call(At::object(&*opened.fd)),
-                None => Err(Errno::STALE),
-            },
-            Err(e) => Err(e),
+        let at = At { dir: layer.root.as_fd(), name: path.as_path().as_os_str() };
+        match at.stat().and_then(|stat| layer.shown(at, stat)).map_err(gone) {
+            Ok(shown) if shown.ident() == node.ident => return call(Some(layer), at),
+            Ok(_) | Err(Errno::STALE) => {}
+            Err(e) => return Err(e),
+        }
+        if let Some(layer) = self.relocate(node, path)? {
+            return call(Some(&layer), At { dir: layer.root.as_fd(), name: path.as_path().as_os_str() });
+        }
+        // Replaced or deleted in the base by somebody else, but still open here.
+        match self.fds.get(self.owner, node.id, Slot::Read) {
+            Some(opened) => call(None, At::object(&*opened.fd)),
+            None => Err(Errno::STALE),
         }
     }
 

@@ -21,12 +21,12 @@ use super::lookup::gone;
 use super::node::{Link, Node, Place};
 use super::{Overlay, Result, Upper};
 use crate::copy;
-use crate::layer::index::Key;
+use crate::layer::index::{Key, Links};
 use crate::layer::ledger::BaseState;
 use crate::layer::marks::{self, DirMarks, Origin};
 use crate::layer::tree::Layer;
 use crate::names::RelPath;
-use crate::sys::{At, Ident, Stat, open_beneath};
+use crate::sys::{At, Ident, Stat, Time, open_beneath};
 
 /// How often a copy is begun again because the original changed meanwhile.
 const TRIES: u32 = 5;
@@ -87,13 +87,21 @@ impl Overlay {
     }
 
     /// Copies the lower object to the staging area; `None` where it changed meanwhile.
-    fn stage(&self, upper: &Upper, node: &Node, lower: &Lower, staged: &OsString, keep: u64) -> Result<Option<Stat>> {
+    fn stage(
+        &self,
+        upper: &Upper,
+        node: &Arc<Node>,
+        lower: &Lower,
+        staged: &OsString,
+        keep: u64,
+    ) -> Result<Option<Stat>> {
         let to = upper.staging.at(staged);
         let regular = node.file_type() == FileType::RegularFile;
         let flags = if regular { OFlags::RDONLY | OFlags::NONBLOCK } else { OFlags::PATH | OFlags::NOFOLLOW };
         let from = self.open_lower(node, &lower.layer, &lower.path, flags)?;
         let before = Stat::of(from.as_fd())?;
-        let origin = Origin { ident: node.ident, dev: before.dev, indexed: lower.shared.is_some(), ctime: None };
+        let shown = lower.layer.shown(At::object(&from), before)?;
+        let origin = Origin { ident: node.ident, dev: shown.dev, indexed: lower.shared.is_some(), ctime: None };
         match node.file_type() {
             FileType::RegularFile => {
                 let copy = to.create(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, 0o600)?;
@@ -109,7 +117,7 @@ impl Overlay {
             }
             _ => to.mknod(before.mode, before.rdev)?,
         }
-        metadata(At::object(&from), to, &before)?;
+        metadata(At::object(&from), to, &shown)?;
         let after = Stat::of(from.as_fd())?;
         if (after.size, after.mtime, after.ctime) != (before.size, before.mtime, before.ctime) {
             return Ok(None);
@@ -117,7 +125,7 @@ impl Overlay {
         if !regular {
             upper.origins.set(to.stat()?.ident(), origin)?;
         }
-        Ok(Some(before))
+        Ok(Some(shown))
     }
 
     /// Moves a staged copy to where the node's name is, and switches the node over.
@@ -142,7 +150,7 @@ impl Overlay {
             (Some(link), Some(key)) => {
                 upper.ledger.note(&lower.path, BaseState::from(stat))?;
                 if upper.index.links(key).is_none() {
-                    upper.index.set_links(&upper.staging, key, stat.nlink)?;
+                    upper.index.set_links(&upper.staging, key, Links { count: stat.nlink, since: Time::default() })?;
                 }
                 upper.staging.at(staged).rename(At::new(upper.index.dir(), &key.file_name()))?;
                 upper.index.set_copied(key);
@@ -188,8 +196,8 @@ impl Overlay {
         };
         let (parent, name) = link;
         let above = self.copy_up_dir(&parent)?;
-        let from = self.lower_dir(node, &lower)?;
-        let stat = Stat::of(from.as_fd())?;
+        let (layer, from) = self.lower_dir(node, &lower)?;
+        let stat = layer.shown(At::object(&*from), Stat::of(from.as_fd())?)?;
         let staged = upper.staging.name();
         let to = upper.staging.at(&staged);
         to.mkdir(0o700)?;
@@ -213,14 +221,14 @@ impl Overlay {
     }
 
     /// Opens a lower object, checked to be the one that the node means.
-    pub(super) fn open_lower(&self, node: &Node, layer: &Layer, path: &RelPath, flags: OFlags) -> Result<OwnedFd> {
-        let quiet = if flags.contains(OFlags::PATH) { flags } else { flags | OFlags::NOATIME };
-        let fd = match open_beneath(&layer.root, path, quiet) {
-            Err(Errno::PERM) => open_beneath(&layer.root, path, flags),
+    pub(super) fn open_lower(&self, node: &Arc<Node>, layer: &Layer, path: &RelPath, flags: OFlags) -> Result<OwnedFd> {
+        match open_checked(node, layer, path, flags) {
+            Err(Errno::STALE) => {
+                let layer = self.relocate(node, path)?.ok_or(Errno::STALE)?;
+                open_checked(node, &layer, path, flags)
+            }
             other => other,
-        };
-        let fd = fd.map_err(gone)?;
-        if Stat::of(fd.as_fd())?.ident() == node.ident { Ok(fd) } else { Err(Errno::STALE) }
+        }
     }
 }
 
@@ -249,6 +257,17 @@ impl Upper {
 /// The marks of the root of the upper.
 pub(super) fn root_marks(upper: &Upper) -> Result<DirMarks> {
     DirMarks::read(At::object(&*upper.root.fd))
+}
+
+fn open_checked(node: &Node, layer: &Layer, path: &RelPath, flags: OFlags) -> Result<OwnedFd> {
+    let quiet = if flags.contains(OFlags::PATH) { flags } else { flags | OFlags::NOATIME };
+    let fd = match open_beneath(&layer.root, path, quiet) {
+        Err(Errno::PERM) => open_beneath(&layer.root, path, flags),
+        other => other,
+    };
+    let fd = fd.map_err(gone)?;
+    let shown = layer.shown(At::object(&fd), Stat::of(fd.as_fd())?)?;
+    if shown.ident() == node.ident { Ok(fd) } else { Err(Errno::STALE) }
 }
 
 /// Owner, attributes, permissions and times, without our marks.

@@ -14,10 +14,11 @@ use rustix::io::Errno;
 use super::fds::{Opened, Slot};
 use super::node::{Inherit, Node, Place};
 use super::{Caller, Entry, Overlay, Result, Upper};
+use crate::layer::index::Links;
 use crate::layer::marks;
 use crate::layer::resolve::Found;
 use crate::names::Name;
-use crate::sys::{At, Stat};
+use crate::sys::{At, Stat, Time};
 
 const DEFAULT_ACL: &str = "system.posix_acl_default";
 
@@ -109,8 +110,8 @@ impl Overlay {
             other => other,
         })?;
         if let Place::Index(key) = place {
-            let count = upper.index.links(key).unwrap_or(1) + 1;
-            upper.index.set_links(&upper.staging, key, count)?;
+            let count = upper.index.links(key).map_or(1, |links| links.count) + 1;
+            upper.index.set_links(&upper.staging, key, Links { count, since: Time::now() })?;
         }
         self.unborrow(&parent)?;
         file.state.write().links.push((Arc::clone(&parent), name.clone()));

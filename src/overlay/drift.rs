@@ -147,6 +147,9 @@ impl Overlay {
     }
 
     fn name_changed(&self, node: &Arc<Node>, dir: &Dir, lower: &LowerDir, name: &OsStr) {
+        if self.is_preserved(&lower.path.join(name)) {
+            return;
+        }
         self.drift.note(&lower.path.join(name));
         self.forget_listing(node);
         if let Some(sink) = self.drift.sink() {
@@ -158,8 +161,11 @@ impl Overlay {
     }
 
     fn content_changed(&self, node: &Arc<Node>, lower: &LowerDir, name: &OsStr) {
+        if self.is_preserved(&lower.path.join(name)) {
+            return;
+        }
         self.drift.note(&lower.path.join(name));
-        let Ok(fd) = self.lower_dir(node, lower) else { return };
+        let Ok((_, fd)) = self.lower_dir(node, lower) else { return };
         let Ok(Some(stat)) = At::new(&*fd, name).try_stat() else { return };
         let Some(child) = self.table.get(stat.ino) else { return };
         if child.ident != stat.ident() || stat.dev != self.base_dev || child.stands_alone() {
@@ -172,6 +178,9 @@ impl Overlay {
 
     /// The directory itself was moved, removed or given other attributes.
     fn dir_changed(&self, node: &Arc<Node>, lower: &LowerDir) {
+        if self.is_preserved(&lower.path) {
+            return;
+        }
         self.drift.note(&lower.path);
         self.fds.remove(self.owner, node.id, Slot::LowerDir(lower.layer.id));
         if let Ok(dir) = node.dir() {

@@ -66,12 +66,12 @@ impl Overlay {
     /// What `name` means in the directory, on disk. The caller holds `names`.
     pub(super) fn find(&self, parent: &Arc<Node>, name: &OsStr) -> Result<Option<Found>> {
         let origins = self.upper.as_ref().map(|upper| &upper.origins);
-        self.in_scope(parent, |scope| scope.find(name, origins))
+        self.steady(|| self.in_scope(parent, |scope| scope.find(name, origins)), same_object)
     }
 
     /// What `name` means in the lowers of the directory alone.
     pub(super) fn find_below(&self, parent: &Arc<Node>, name: &OsStr) -> Result<Option<Found>> {
-        self.in_scope(parent, |scope| scope.find_below(name))
+        self.steady(|| self.in_scope(parent, |scope| scope.find_below(name)), same_object)
     }
 
     fn in_scope<T>(&self, parent: &Arc<Node>, look: impl FnOnce(&Scope<'_>) -> Result<T>) -> Result<T> {
@@ -89,7 +89,7 @@ impl Overlay {
             upper: upper.as_ref().map(|opened| UpperDir { fd: opened.fd.as_fd(), attribute_whiteouts }),
             lowers: &lowers,
             layers: &layers,
-            open: &|lower| self.lower_dir(parent, lower),
+            open: &|lower| Ok(self.lower_dir(parent, lower)?.1),
         })
     }
 
@@ -319,20 +319,23 @@ impl Overlay {
 
     /// A lower directory of a node (`O_PATH`), checked to be the one that was found, and watched from before the
     /// first look into it. `ESTALE` where something else is there now: the kernel then looks the name up again.
-    pub(super) fn lower_dir(&self, node: &Arc<Node>, lower: &LowerDir) -> Result<Arc<OwnedFd>> {
+    pub(super) fn lower_dir(&self, node: &Arc<Node>, lower: &LowerDir) -> Result<(Arc<Layer>, Arc<OwnedFd>)> {
         let slot = Slot::LowerDir(lower.layer.id);
         if let Some(opened) = self.fds.get(self.owner, node.id, slot) {
-            return Ok(Arc::clone(&opened.fd));
+            return Ok((Arc::clone(&lower.layer), Arc::clone(&opened.fd)));
         }
-        let fd = open_beneath(&lower.layer.root, &lower.path, OFlags::PATH | OFlags::DIRECTORY).map_err(gone)?;
-        if Stat::of(fd.as_fd())?.ident() != lower.ident {
-            return Err(Errno::STALE);
-        }
+        let fd = match open_lower_dir(lower) {
+            Err(Errno::STALE) => {
+                let moved = self.relocate_dir(node, lower)?.ok_or(Errno::STALE)?;
+                return Ok((Arc::clone(&moved.layer), Arc::new(open_lower_dir(&moved)?)));
+            }
+            other => other?,
+        };
         self.watch(node, lower, &fd);
         let opened = Opened::new(fd);
         let fd = Arc::clone(&opened.fd);
         self.fds.put(self.owner, node.id, slot, opened);
-        Ok(fd)
+        Ok((Arc::clone(&lower.layer), fd))
     }
 
     fn watch(&self, node: &Arc<Node>, lower: &LowerDir, fd: &OwnedFd) {
@@ -341,6 +344,24 @@ impl Overlay {
             dir.state.write().unwatched = true;
         }
     }
+}
+
+fn open_lower_dir(lower: &LowerDir) -> Result<OwnedFd> {
+    let fd = open_beneath(&lower.layer.root, &lower.path, OFlags::PATH | OFlags::DIRECTORY).map_err(gone)?;
+    if Stat::of(fd.as_fd())?.ident() == lower.ident { Ok(fd) } else { Err(Errno::STALE) }
+}
+
+/// Whether two looks at a name found the same.
+fn same_object(a: &Option<Found>, b: &Option<Found>) -> bool {
+    let ident = |found: &Option<Found>| match found {
+        None => None,
+        Some(Found::Upper { stat, .. } | Found::Lower { stat, .. }) => Some((stat.ident(), 0)),
+        Some(Found::Dir { upper, lowers, top }) => {
+            let stat = upper.as_ref().map(|(stat, _)| *stat).or(*top);
+            stat.map(|stat| (stat.ident(), lowers.len()))
+        }
+    };
+    ident(a) == ident(b)
 }
 
 /// A lower object that is not where it was found: the name has to be looked up again.

@@ -16,6 +16,7 @@
 //! | `create`, `remove`, `rename` | changing names |
 //! | `listing` | merged directory listings with offsets that stay valid |
 //! | `xattr` | extended attributes |
+//! | `preserve` | staying as it was while a merge changes the base |
 //! | `drift` | following changes that others make to the base |
 
 mod attr;
@@ -27,13 +28,14 @@ mod fds;
 mod listing;
 mod lookup;
 mod node;
+mod preserve;
 mod remove;
 mod rename;
 mod xattr;
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -193,6 +195,8 @@ pub struct Overlay {
     base_dev: u64,
     listings: Mutex<listing::Listings>,
     drift: drift::Drift,
+    /// Merges into the base that are under way: objects are being moved into a preserved layer.
+    merging: AtomicU32,
 }
 
 /// The upper and everything that belongs to it.
@@ -240,6 +244,7 @@ impl Overlay {
             base_dev,
             listings: Mutex::default(),
             drift,
+            merging: AtomicU32::new(0),
         });
         if let Some(watch) = watch {
             let sink: Weak<Overlay> = Arc::downgrade(&overlay);

@@ -15,11 +15,12 @@ use rustix::io::Errno;
 use super::fds::{Opened, Slot};
 use super::node::{Kind, Node, Place};
 use super::{Overlay, Result, Upper};
+use crate::layer::index::Links;
 use crate::layer::ledger::BaseState;
 use crate::layer::marks;
 use crate::layer::resolve::Found;
 use crate::names::Name;
-use crate::sys::{At, Stat};
+use crate::sys::{At, Stat, Time};
 
 impl Overlay {
     /// Takes a name from a file.
@@ -222,7 +223,8 @@ impl Overlay {
         }
         drop(state);
         if let Some(key) = key {
-            upper.index.set_links(&upper.staging, key, nlink.saturating_sub(1))?;
+            let links = Links { count: nlink.saturating_sub(1), since: Time::now() };
+            upper.index.set_links(&upper.staging, key, links)?;
             if last && indexed {
                 upper.index.drop_data(key)?;
             }

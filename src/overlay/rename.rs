@@ -147,7 +147,10 @@ impl Overlay {
         if directory && standing.is_some() {
             // A whiteout is no directory: change places with it, which covers the old name at the same time.
             self.allow_whiteouts(upper, &from.parent, from_dir)?;
+            let stat = source.stat()?;
             source.rename_with(target, RenameFlags::EXCHANGE)?;
+            // XFS gives a directory that changes its parent in an exchange a new modification time, but not in a rename.
+            crate::copy::times(target, &stat)?;
             return if cover { Ok(()) } else { source.unlink() };
         }
         if !cover {

@@ -304,3 +304,72 @@ fn forgotten_nodes_are_gone() {
     assert_eq!(fork.overlay.nodes(), 1);
     assert_eq!(fork.overlay.getattr(one).err(), Some(Errno::STALE));
 }
+
+/// Makes a preserved layer by hand: shells for the root and `d`, whiteouts for what will be added.
+fn preserved_layer(fork: &Fork, objects: &[&str], added: &[&str]) -> OwnedFd {
+    use crate::layer::{marks, preserved};
+    let dir = fork.dir.path().join("preserved");
+    fs::create_dir_all(dir.join("tree/d")).expect("room");
+    let fd = open(&dir);
+    let stats: Vec<Stat> = ["", "d"]
+        .iter()
+        .chain(objects)
+        .map(|path| Stat::of(path_fd(&fork.base(path)).as_fd()).expect("there"))
+        .collect();
+    for (shell, stat) in ["", "d"].iter().zip(&stats) {
+        let tree = path_fd(&dir.join("tree").join(shell));
+        let origin = marks::Origin { ident: stat.ident(), dev: stat.dev, indexed: false, ctime: None };
+        marks::set_origin(crate::sys::At::object(&tree), &origin).expect("attributes");
+    }
+    for name in added {
+        crate::sys::At::new(&open(&dir.join("tree")), name).mknod(0o020_000, 0).expect("whiteouts");
+    }
+    preserved::write_overrides(&fd, &stats).expect("room");
+    fd
+}
+
+fn path_fd(path: &Path) -> OwnedFd {
+    rustix::fs::open(path, rustix::fs::OFlags::PATH | rustix::fs::OFlags::NOFOLLOW, rustix::fs::Mode::empty())
+        .expect("there")
+}
+
+#[test]
+fn a_merge_into_the_base_is_invisible() {
+    let mut fork = fork(|base| {
+        fs::create_dir_all(base.join("d/gone")).expect("room");
+        for f in ["f", "d/g", "d/gone/h"] {
+            fs::write(base.join(f), f).expect("room");
+        }
+    });
+    let see = |fork: &Fork| {
+        let attrs = ["f", "d", "d/g", "d/gone", "d/gone/h"].map(|path| {
+            let attr = fork.entry(path).unwrap_or_else(|e| panic!("{path}: {e}")).attr;
+            (attr.ino, attr.nlink, attr.mtime, attr.ctime)
+        });
+        let root = fork.overlay.getattr(ROOT).expect("there").0;
+        (attrs, (root.mtime, root.ctime), fork.names(""), fork.names("d"), fork.content("f"), fork.content("d/gone/h"))
+    };
+    let before = see(&fork);
+    let (f, h) = (fork.id("f"), fork.id("d/gone/h"));
+    let layer = preserved_layer(&fork, &["f", "d/gone"], &["new"]);
+    fork.overlay.preserve(&layer).expect("a layer");
+    assert_eq!(see(&fork), before);
+    let aside = |path: &str| fork.dir.path().join("preserved/tree").join(path);
+    fs::hard_link(fork.base("f"), aside("f")).expect("room");
+    fs::write(fork.base("f.new"), "merged").expect("room");
+    fs::rename(fork.base("f.new"), fork.base("f")).expect("room");
+    fs::rename(fork.base("d/gone"), aside("d/gone")).expect("room");
+    fs::write(fork.base("new"), "new").expect("room");
+    assert_eq!(see(&fork), before);
+    assert_eq!((fork.bytes(f), fork.bytes(h)), (b"f".to_vec(), b"d/gone/h".to_vec()));
+    fork.overlay.preserved();
+    assert_eq!(see(&fork), before);
+    fork.overlay.write(f, 0, b"F", false).expect("writable");
+    assert_eq!(fork.content("f"), b"F");
+    assert_eq!(fs::read(fork.base("f")).expect("there"), b"merged");
+    let before = see(&fork);
+    fork.restart();
+    fork.overlay.preserve(&layer).expect("a layer");
+    fork.overlay.preserved();
+    assert_eq!(see(&fork), before);
+}

@@ -18,7 +18,7 @@ impl Overlay {
         }
         let node = self.node(node)?;
         let _names = self.names.read();
-        self.on_object(&node, |at| at.xattr(name))?.ok_or(Errno::NODATA)
+        self.on_object(&node, |at| at.get_xattr(name))
     }
 
     /// The names of all attributes.
@@ -32,20 +32,42 @@ impl Overlay {
 
     /// Sets an attribute.
     pub fn setxattr(&self, _caller: Caller, node: u64, name: &OsStr, value: &[u8], flags: XattrFlags) -> Result<()> {
-        self.change_xattr(node, name, |at| at.set_xattr(name, value, flags))
+        let fits = |set| match set {
+            true if flags.contains(XattrFlags::CREATE) => Err(Errno::EXIST),
+            false if flags.contains(XattrFlags::REPLACE) => Err(Errno::NODATA),
+            _ => Ok(()),
+        };
+        self.change_xattr(node, name, fits, |at| at.set_xattr(name, value, flags))
     }
 
     /// Removes an attribute; `ENODATA` where it is not set.
     pub fn removexattr(&self, _caller: Caller, node: u64, name: &OsStr) -> Result<()> {
-        self.change_xattr(node, name, |at| at.remove_xattr(name))
+        let fits = |set| if set { Ok(()) } else { Err(Errno::NODATA) };
+        self.change_xattr(node, name, fits, |at| at.remove_xattr(name))
     }
 
-    fn change_xattr(&self, node: u64, name: &OsStr, change: impl FnOnce(At<'_>) -> Result<()>) -> Result<()> {
+    /// Changes an attribute, unless what is there does not fit: a change that must fail leaves no copy behind.
+    fn change_xattr(
+        &self,
+        node: u64,
+        name: &OsStr,
+        fits: impl FnOnce(bool) -> Result<()>,
+        change: impl FnOnce(At<'_>) -> Result<()>,
+    ) -> Result<()> {
         if marks::is_ours(name) {
             return Err(Errno::PERM);
         }
         let node = self.node(node)?;
         self.writable()?;
+        let now = {
+            let _names = self.names.read();
+            self.on_object(&node, |at| at.get_xattr(name))
+        };
+        fits(match now {
+            Ok(_) => true,
+            Err(Errno::NODATA) => false,
+            Err(e) => return Err(e),
+        })?;
         if !node.is_dir() {
             self.copy_up(&node, u64::MAX)?;
         }

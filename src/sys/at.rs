@@ -142,15 +142,23 @@ impl<'a> At<'a> {
 
     /// An extended attribute; `None` where it is not set or the file system keeps none.
     pub fn xattr(self, attribute: &OsStr) -> Result<Option<Vec<u8>>, Errno> {
+        match self.get_xattr(attribute) {
+            Ok(value) => Ok(Some(value)),
+            Err(Errno::NODATA | Errno::NOTSUP) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// An extended attribute; `ENODATA` where it is not set, `EOPNOTSUPP` where the file system keeps none of the kind.
+    pub fn get_xattr(self, attribute: &OsStr) -> Result<Vec<u8>, Errno> {
         let path = self.proc_path();
         let mut value = vec![0; 256];
         loop {
             match self.get_xattr_at(&path, attribute, &mut value) {
                 Ok(n) => {
                     value.truncate(n);
-                    return Ok(Some(value));
+                    return Ok(value);
                 }
-                Err(Errno::NODATA | Errno::NOTSUP) => return Ok(None),
                 // 64 KiB is XATTR_SIZE_MAX: nothing larger exists.
                 Err(Errno::RANGE) if value.len() < 65_536 => value.resize(65_536, 0),
                 Err(e) => return Err(e),

@@ -15,6 +15,15 @@ pub struct Time {
     pub nsec: u32,
 }
 
+impl Time {
+    /// The time by the real clock.
+    pub fn now() -> Self {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+        // Both in range: the kernel keeps nanoseconds below a thousand million.
+        Self { sec: now.tv_sec, nsec: now.tv_nsec as u32 }
+    }
+}
+
 impl From<StatxTimestamp> for Time {
     fn from(t: StatxTimestamp) -> Self {
         Self { sec: t.tv_sec, nsec: t.tv_nsec }
@@ -37,7 +46,7 @@ pub struct Ident {
 }
 
 /// The attributes of an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stat {
     /// Device number of the file system the object is on.
     pub dev: u64,

@@ -1,0 +1,81 @@
+//! Preserved layers: the old state of what a merge changed in the base, for the forks that were made before it.
+//!
+//! `bases/<key>/preserved/<n>/` holds `tree/`, a layer in overlay format, and `overrides`, the attributes that each
+//! preserved object and each directory around it had, one [`Stat`] as JSON a line. In the tree
+//!
+//! - an object that the merge replaced or removed stands itself, moved aside (same number, same content, nothing
+//!   copied), or, where the store is on another file system, as a copy with a mark of origin;
+//! - a name that the merge added is a whiteout;
+//! - the directories on the way are shells with a mark of origin; one that was removed or replaced whole is opaque.
+//!
+//! The overrides are there because moving an object aside changes its change time, and changing the entries of a
+//! directory its modification time: the forks go on showing the old ones. They are complete on disk before the first
+//! object moves.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use super::tree::Layer;
+use crate::sys::{At, Ident, Stat};
+
+/// The layer itself, in the directory of a preserved layer.
+pub const TREE: &str = "tree";
+/// The attributes, in the directory of a preserved layer.
+pub const OVERRIDES: &str = "overrides";
+
+/// Opens a preserved layer by its directory.
+pub fn open(dir: &OwnedFd) -> Result<Layer, Errno> {
+    let root = At::new(dir, TREE).open(OFlags::PATH | OFlags::DIRECTORY)?;
+    let mut layer = Layer::new(root, true, false)?;
+    layer.overrides = read_overrides(dir)?;
+    Ok(layer)
+}
+
+/// Writes the attributes of a preserved layer and makes them survive a power cut. To be done before anything moves.
+pub fn write_overrides<'a>(dir: &OwnedFd, stats: impl IntoIterator<Item = &'a Stat>) -> Result<(), Errno> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
+    let mut file = File::from(At::new(dir, OVERRIDES).create(flags, 0o600)?);
+    let mut text = Vec::new();
+    for stat in stats {
+        serde_json::to_writer(&mut text, stat).expect("numbers always serialise");
+        text.push(b'\n');
+    }
+    file.write_all(&text).and_then(|()| file.sync_all()).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
+}
+
+fn read_overrides(dir: &OwnedFd) -> Result<HashMap<Ident, Stat>, Errno> {
+    let file = File::from(At::new(dir, OVERRIDES).open(OFlags::RDONLY)?);
+    let mut overrides = HashMap::new();
+    for line in BufReader::new(file).split(b'\n') {
+        let line = line.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+        // Written whole and synced before anything depends on it: what cannot be read is damage, not a torn tail.
+        let stat: Stat = serde_json::from_slice(&line).map_err(|_| Errno::IO)?;
+        overrides.insert(stat.ident(), stat);
+    }
+    Ok(overrides)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn overrides_survive_the_disk() {
+        let dir = tempfile::tempdir().expect("room");
+        std::fs::create_dir(dir.path().join(TREE)).expect("room");
+        let fd = crate::sys::open_root(dir.path()).expect("there");
+        let stat = Stat::of(fd.as_fd()).expect("open");
+        write_overrides(&fd, [&stat]).expect("room");
+        let layer = open(&fd).expect("whole");
+        assert_eq!(layer.overrides.get(&stat.ident()), Some(&stat));
+        std::fs::write(dir.path().join(OVERRIDES), "{").expect("room");
+        assert_eq!(open(&fd).err(), Some(Errno::IO));
+    }
+}
