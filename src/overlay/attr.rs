@@ -15,11 +15,11 @@ use rustix::io::Errno;
 use super::fds::{Opened, Slot};
 use super::lookup::gone;
 use super::node::{Dir, Kind, Node, Place};
-use super::{Attr, Caller, Overlay, Result, SetAttr, SetTime};
+use super::{Attr, Caller, FOREVER, Overlay, Result, SetAttr, SetTime};
 use crate::layer::marks::{self, Origin};
 use crate::layer::tree::Layer;
 use crate::names::RelPath;
-use crate::sys::{At, Stat};
+use crate::sys::{At, Stat, Time};
 
 impl Overlay {
     /// The attributes of a node, and for how long they may be believed.
@@ -36,6 +36,10 @@ impl Overlay {
         match &node.kind {
             Kind::Dir(dir) => {
                 let _names = self.names.read();
+                if let Some(last) = &mut dir.state.write().removed {
+                    change_removed(last, change);
+                    return Ok((**last, FOREVER));
+                }
                 self.copy_up_dir(&node)?;
                 let _change = dir.change.lock();
                 self.on_object(&node, |at| apply(at, change))?;
@@ -111,14 +115,12 @@ impl Overlay {
             Place::Lower { shared, .. } => *shared,
             Place::Upper | Place::Orphan(_) => None,
         };
-        if let (Some(key), Some(upper)) = (key, &self.upper)
-            && let Some(links) = upper.index.links(key)
-        {
+        let links = key.zip(self.upper.as_ref()).and_then(|(key, upper)| upper.index.links(key));
+        if let Some(links) = links {
             stat.nlink = links.count;
             stat.ctime = stat.ctime.max(links.since);
-        }
-        // A lower object goes on having its names in the base; an upper one without a name says 0 itself.
-        if state.links.is_empty() && matches!(state.place, Place::Lower { .. }) {
+        } else if state.links.is_empty() && matches!(state.place, Place::Lower { .. }) {
+            // The object goes on having its names in the base; an upper one without a name says 0 itself.
             stat.nlink = 0;
         }
         Ok(stat)
@@ -253,6 +255,22 @@ fn apply(at: At<'_>, change: &SetAttr) -> Result<()> {
         at.utimens(&Timestamps { last_access: time(change.atime), last_modification: time(change.mtime) })?;
     }
     Ok(())
+}
+
+/// A directory that is gone has nothing on disk to change, but whoever has it open may go on.
+fn change_removed(last: &mut Attr, change: &SetAttr) {
+    let now = Time::now();
+    let to = |change: Option<SetTime>, old: Time| match change {
+        None => old,
+        Some(SetTime::Now) => now,
+        Some(SetTime::To(time)) => time,
+    };
+    last.uid = change.uid.unwrap_or(last.uid);
+    last.gid = change.gid.unwrap_or(last.gid);
+    last.mode = change.mode.map_or(last.mode, |mode| last.mode & !0o7777 | mode & 0o7777);
+    last.atime = to(change.atime, last.atime);
+    last.mtime = to(change.mtime, last.mtime);
+    last.ctime = now;
 }
 
 fn time(change: Option<SetTime>) -> Timespec {

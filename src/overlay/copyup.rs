@@ -133,9 +133,10 @@ impl Overlay {
         let _names = self.names.read_recursive();
         let file = node.file()?;
         let link = file.state.read().links.first().cloned();
-        let place = match (link, lower.shared) {
-            // Unlinked while open: the copy has no name either, and its old state was noted when the name went.
-            (None, _) => {
+        let shared = lower.shared.filter(|&key| link.is_some() || upper.index.links(key).is_none_or(|l| l.count > 0));
+        let place = match (link, shared) {
+            // Unlinked while open, and no other name is left: the copy has no name either, and its old state was noted when the name went.
+            (None, None) => {
                 let fd = upper.staging.at(staged).open(OFlags::PATH)?;
                 upper.staging.at(staged).unlink()?;
                 Place::Orphan(Arc::new(fd))
@@ -147,14 +148,15 @@ impl Overlay {
                 quietly(&dir.fd, || upper.staging.at(staged).rename(At::new(&*dir.fd, &name)))?;
                 Place::Upper
             }
-            (Some(link), Some(key)) => {
+            (link, Some(key)) => {
                 upper.ledger.note(&lower.path, BaseState::from(stat))?;
                 if upper.index.links(key).is_none() {
                     upper.index.set_links(&upper.staging, key, Links { count: stat.nlink, since: Time::default() })?;
                 }
                 upper.staging.at(staged).rename(At::new(upper.index.dir(), &key.file_name()))?;
                 upper.index.set_copied(key);
-                self.link_name(upper, key, &link)?;
+                // Without a link the file has other names that nobody has looked up: they lead to the index.
+                link.map_or(Ok(()), |link| self.link_name(upper, key, &link))?;
                 Place::Index(key)
             }
         };

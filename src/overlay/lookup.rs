@@ -42,8 +42,16 @@ impl Overlay {
 
     /// Takes back lookups of a node.
     pub fn forget(&self, node: u64, count: u64) {
-        if let Some(node) = self.table.forget(node, count) {
-            self.let_go(&node);
+        let Some(node) = self.table.forget(node, count) else { return };
+        self.let_go(&node);
+        // Parents may have been kept for this node's sake alone, and theirs for theirs.
+        let mut parents = node.parents();
+        drop(node);
+        while let Some(parent) = parents.pop() {
+            if self.table.reap(&parent) {
+                self.let_go(&parent);
+                parents.extend(parent.parents());
+            }
         }
     }
 

@@ -164,6 +164,16 @@ impl Node {
     }
 }
 
+impl Node {
+    /// The directories in which it has a name.
+    pub(super) fn parents(&self) -> Vec<Arc<Node>> {
+        match &self.kind {
+            Kind::Dir(dir) => dir.state.read().link.iter().map(|(parent, _)| Arc::clone(parent)).collect(),
+            Kind::File(file) => file.state.read().links.iter().map(|(parent, _)| Arc::clone(parent)).collect(),
+        }
+    }
+}
+
 impl DirState {
     pub(super) fn is_removed(&self) -> bool {
         self.removed.is_some()
@@ -251,7 +261,10 @@ impl Table {
         id
     }
 
-    /// Takes back `count` lookups; the node, if that was the last.
+    /// Takes back `count` lookups; the node, if it is gone with that.
+    ///
+    /// A directory that some node still has a name in stays, whatever the kernel forgets: there must never be two nodes
+    /// for one directory. It goes with [`reap`](Self::reap).
     pub(super) fn forget(&self, id: u64, count: u64) -> Option<Arc<Node>> {
         if id == ROOT {
             return None;
@@ -260,9 +273,17 @@ impl Table {
             let before = node.lookups.load(Ordering::Relaxed);
             debug_assert!(before >= count, "node {id} forgotten {count} times but looked up {before} times");
             node.lookups.store(before.saturating_sub(count), Ordering::Relaxed);
-            before <= count
+            before <= count && (!node.is_dir() || Arc::strong_count(node) == 1)
         })?;
         Some(node)
+    }
+
+    /// Removes a directory that the kernel has forgotten and that nothing but the caller refers to any more.
+    pub(super) fn reap(&self, node: &Arc<Node>) -> bool {
+        let unused = |_: &u64, kept: &Arc<Node>| {
+            Arc::ptr_eq(kept, node) && kept.lookups.load(Ordering::Relaxed) == 0 && Arc::strong_count(kept) == 2
+        };
+        node.id != ROOT && self.nodes.remove_if(&node.id, unused).is_some()
     }
 
     /// Every node there is now.
