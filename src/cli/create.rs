@@ -115,7 +115,8 @@ impl Create {
     }
 }
 
-fn label(text: OsString) -> Result<Label> {
+/// A label from the command line.
+pub(super) fn label(text: OsString) -> Result<Label> {
     let text = text.into_string().map_err(|text| {
         Error::new(Kind::Usage, format!("the label {text:?} is not UTF-8")).remedy("use letters, digits and dashes")
     })?;

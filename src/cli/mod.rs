@@ -9,6 +9,7 @@ mod forks;
 mod keep;
 mod mount;
 mod output;
+mod run;
 mod serve;
 
 use std::path::PathBuf;
@@ -45,6 +46,14 @@ enum Command {
     Path(forks::Path),
     /// Show what happened to a fork
     Log(forks::Log),
+    /// Run a command in a new fork that cannot reach the base
+    Run(run::Run),
+    /// Run a command in a fork that exists
+    Exec(run::Exec),
+    /// Open a shell in a fork
+    Shell(run::Shell),
+    /// Judge whether a path or a command line leads out of a fork
+    Check(run::Check),
     /// Remove forks
     Remove(create::Remove),
     /// Reap forks that nobody will come back to, and clean up
@@ -70,6 +79,10 @@ impl Command {
             Command::Show(command) => command.run(context),
             Command::Path(command) => command.run(context),
             Command::Log(command) => command.run(context),
+            Command::Run(command) => command.run(context),
+            Command::Exec(command) => command.run(context),
+            Command::Shell(command) => command.run(context),
+            Command::Check(command) => command.run(context),
             Command::Remove(command) => command.run(context),
             Command::Gc(command) => command.run(context),
             Command::Restore(command) => command.run(context),

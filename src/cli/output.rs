@@ -72,6 +72,13 @@ pub(super) fn print_json<T: Serialize>(value: &T) -> Result<()> {
     print(&text)
 }
 
+/// Prints a value as one line of JSON.
+pub(super) fn print_json_line<T: Serialize>(value: &T) -> Result<()> {
+    let mut text = serde_json::to_vec(value).map_err(|e| Error::new(Kind::Io, "cannot encode JSON").because(e))?;
+    text.push(b'\n');
+    print(&text)
+}
+
 /// Says something about a result, on standard error.
 pub(super) fn note(text: &str) {
     // Nobody to tell where standard error is gone.

@@ -10,9 +10,11 @@
 mod descriptors;
 mod environment;
 mod failure;
+mod guard;
 mod place;
 mod plan;
 mod running;
+mod scan;
 mod watchdog;
 
 use std::ffi::OsString;
@@ -25,7 +27,9 @@ use crate::error::Result;
 use crate::sys::Ident;
 
 pub use environment::Environment;
+pub use guard::{Guard, Liveness, Place};
 pub use running::{End, Event, Handle, Outcome, Running};
+pub use scan::{Finding, How, Scan};
 
 /// A fork to run something in.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use rustix::thread::CapabilitySet;
 
 use super::place::{self, Base};
-use super::{Attach, Isolation, Job, Root, Target, descriptors};
+use super::{Attach, Isolation, Job, Root, Target, descriptors, guard};
 use crate::error::{Context, Error, Kind, Result};
 use crate::sys::cell::{Cwd, IdMaps, Plan, Program, SLOTS, Spaces, Step};
 use crate::sys::{Stat, open_root};
@@ -54,6 +54,9 @@ pub(super) fn prepare(target: Target, mut job: Job) -> Result<Prepared> {
         }
     };
     let cwd = if below.is_root() { visible.clone() } else { visible.join(&below) };
+    if job.isolation == Isolation::Cwd {
+        nothing_leads_out(&base, &visible, &job.args, &cwd)?;
+    }
     let mut environment = std::mem::take(&mut job.environment);
     let logical = environment.get("PWD").map(PathBuf::from).filter(|pwd| leads_to(pwd, &base, &below));
     environment.enter(&target, logical.as_deref().filter(|_| job.isolation == Isolation::Path).unwrap_or(&cwd));
@@ -85,8 +88,19 @@ pub(super) fn prepare(target: Target, mut job: Job) -> Result<Prepared> {
     Ok(Prepared { plan, serve, root })
 }
 
+/// Without isolation, a command that can be seen to work in the base is refused.
+fn nothing_leads_out(base: &Base, root: &Path, args: &[OsString], cwd: &Path) -> Result<()> {
+    match guard::read(base, root, args, cwd).findings.first() {
+        None => Ok(()),
+        Some(finding) => {
+            let what = format!("{:?} would work outside the fork", finding.words);
+            Err(Error::new(Kind::Astray, what).remedy("leave out `--isolation cwd`, or name paths of the fork"))
+        }
+    }
+}
+
 /// Opens the root of the fork, making sure that it is what it should be.
-fn reach(root: &Root) -> Result<Option<Reached>> {
+pub(super) fn reach(root: &Root) -> Result<Option<Reached>> {
     let (path, mount) = match root {
         Root::Mount(path) => (path, true),
         Root::Directory(path) => (path, false),

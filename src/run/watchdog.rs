@@ -28,7 +28,7 @@ impl Root {
     ///
     /// The descriptor is asked with a request to the server, since cached attributes outlive a server; the path from the
     /// cache, since a path whose mount was taken away shows another object.
-    fn alive(&self) -> bool {
+    pub(super) fn alive(&self) -> bool {
         let asked = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
         let Ok(own) = rustix::fs::statx(self.fd.as_fd(), "", asked, StatxFlags::BASIC_STATS) else { return false };
         let Some(path) = &self.path else { return true };

@@ -10,10 +10,13 @@ pub mod cell;
 mod memory;
 mod mounts;
 mod process;
+#[allow(unsafe_code, reason = "a signal handler, with a word on each block")]
+mod signals;
 mod stat;
 
 pub use at::{At, open_beneath, open_root, reopen};
 pub use memory::map_large_blocks;
 pub use mounts::{Mount, mount_of, mounts};
 pub use process::{detach, raise_descriptor_limit, set_undumpable};
+pub use signals::{Caught, Mask, catch_signals, caught};
 pub use stat::{Ident, Stat, Time};

@@ -7,8 +7,8 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 
 use super::keeper::NoWayBack;
-use super::raw::{self, Mask, Table};
-use super::{Cwd, Packet, Part, Plan, tell};
+use super::raw::{self, Table};
+use super::{Cwd, Mask, Packet, Part, Plan, tell};
 
 /// Waits until the keeper has completed the namespaces, enters the working directory and executes the program.
 pub(super) fn run(plan: &Plan, tables: &mut [Table; 2], line: BorrowedFd<'_>, go: BorrowedFd<'_>, mask: &Mask) -> ! {
@@ -27,7 +27,7 @@ pub(super) fn run(plan: &Plan, tables: &mut [Table; 2], line: BorrowedFd<'_>, go
         raw::exit(125);
     }
     raw::default_sigpipe();
-    raw::restore_signals(mask);
+    mask.restore();
     let errno = exec(plan, tables);
     tell(line, &Packet::failed(Part::Exec, errno));
     raw::exit(125)

@@ -17,8 +17,10 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlag
 use rustix::path::DecInt;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
-use super::raw::{self, Mask, Table};
-use super::{END, IdMaps, PROCEED, Packet, Part, Plan, SLOTS, Spaces, Step, close_others, command, tell, write_proc};
+use super::raw::{self, Table};
+use super::{
+    END, IdMaps, Mask, PROCEED, Packet, Part, Plan, SLOTS, Spaces, Step, close_others, command, tell, write_proc,
+};
 
 type Failed = (Part, Errno);
 

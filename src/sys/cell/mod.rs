@@ -25,6 +25,7 @@ use rustix::net::{
 };
 use rustix::process::{Pid, PidfdFlags, Signal};
 
+use super::Mask;
 pub use report::{Ended, Part, Report};
 use report::{Packet, tell};
 
@@ -183,13 +184,13 @@ pub fn launch(plan: &Plan) -> Result<Cell, Errno> {
     let caller = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty())?;
     let mut pidfd = -1;
     let mut table = plan.program.tables();
-    let mask = raw::block_signals()?;
+    let mask = Mask::block_all().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::INVAL))?;
     // SAFETY: the child runs `keeper::run`, which keeps to system calls on the plan and never returns (see the header).
     let cloned = unsafe { raw::clone(keeper::clone_flags(plan.spaces.as_ref()), &mut pidfd) };
     if cloned == Ok(0) {
         keeper::run(plan, &mut table, far.as_fd(), caller.as_fd(), &mask);
     }
-    raw::restore_signals(&mask);
+    mask.restore();
     let pid = Pid::from_raw(cloned?).expect("the child's branch is above");
     // SAFETY: the kernel has just made this descriptor for us (CLONE_PIDFD), and nobody else knows it.
     let keeper = unsafe { OwnedFd::from_raw_fd(pidfd) };

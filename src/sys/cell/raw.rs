@@ -36,9 +36,6 @@ struct MountAttr {
 
 const MOUNT_ATTR_RDONLY: u64 = 1;
 
-/// A signal mask.
-pub(super) struct Mask(libc::sigset_t);
-
 fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
@@ -65,25 +62,6 @@ pub(super) unsafe fn clone(flags: c_int, pidfd: &mut RawFd) -> Result<c_int, Err
     // of all memory and goes on with the same stack. The rest is the caller's promise.
     let result = unsafe { libc::syscall(libc::SYS_clone3, &args, size_of::<CloneArgs>()) };
     check(result as c_int)
-}
-
-/// Blocks all signals in this thread; the mask from before.
-pub(super) fn block_signals() -> Result<Mask, Errno> {
-    let (mut all, mut old) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-    // SAFETY: both sets are valid for writing, the first is filled before it is read, and the call fills the second.
-    unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        match libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr()) {
-            0 => Ok(Mask(old.assume_init())),
-            errno => Err(Errno::from_raw_os_error(errno)),
-        }
-    }
-}
-
-/// Goes back to a mask.
-pub(super) fn restore_signals(mask: &Mask) {
-    // SAFETY: the set was filled by `block_signals`, and no old mask is asked for.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &mask.0, ptr::null_mut()) };
 }
 
 /// Gives SIGPIPE its default back, which the Rust runtime takes away from every program.

@@ -1,0 +1,295 @@
+//! Commands in forks: `run`, `exec`, `shell`; beside them `check` and `fanout`.
+//!
+//! Exit statuses: the command's own; a signal that ended it ends `treefork` as well. 120 the fork vanished, 124 the time
+//! limit, 125 treefork's own failure, 126 and 127 as shells have them.
+
+mod check;
+mod ending;
+mod options;
+mod signals;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+use rustix::process::Signal;
+use serde::Serialize;
+
+use super::create;
+use super::output::{self, Context};
+use crate::error::{Error, Kind, Result};
+use crate::fork::{Forks, Record, Request, journal};
+use crate::run::{self, Environment, Event, Handle, Outcome, Root, Target};
+use crate::strategy::Way;
+
+pub(super) use check::Check;
+use ending::Ending;
+use options::Options;
+
+/// What exit status treefork's own failures have here, so that they are not taken for the command's.
+const OWN_FAILURE: u8 = 125;
+
+/// Arguments of `run`.
+#[derive(Args)]
+pub(super) struct Run {
+    /// The directory to fork
+    #[arg(default_value = ".", value_name = "BASE")]
+    base: PathBuf,
+    /// What to call the fork
+    #[arg(long, value_name = "NAME")]
+    label: Option<OsString>,
+    #[command(flatten)]
+    ending: Ending,
+    #[command(flatten)]
+    options: Options,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Arguments of `exec`.
+#[derive(Args)]
+pub(super) struct Exec {
+    /// The fork: its id, its label, or the beginning of either
+    fork: String,
+    #[command(flatten)]
+    options: Options,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Arguments of `shell`.
+#[derive(Args)]
+pub(super) struct Shell {
+    /// The fork: its id, its label, or the beginning of either
+    fork: String,
+    #[command(flatten)]
+    options: Options,
+}
+
+/// What `--json` prints on a line of its own after the command's output.
+#[derive(Serialize)]
+struct Summary<'a> {
+    fork: &'a str,
+    label: Option<&'a str>,
+    status: u8,
+    /// `exited`, `signaled`, `timed-out`, `vanished`, `not-executed`.
+    end: &'static str,
+    signal: Option<i32>,
+    wall_seconds: f64,
+    cpu_seconds: f64,
+    peak_kib: u64,
+    /// What became of the fork: `kept`, `removed`, `merged`; nothing for `exec`.
+    fork_is: Option<&'static str>,
+}
+
+impl Run {
+    pub(super) fn run(self, context: &Context) -> Result<u8> {
+        let failed = |e: &Error| failure(e, context);
+        let (outcome, status) = match self.carry_out(context) {
+            Ok(done) => done,
+            Err(e) => return Ok(failed(&e)),
+        };
+        Ok(leave(&outcome, status))
+    }
+
+    fn carry_out(self, context: &Context) -> Result<(Outcome, u8)> {
+        let command = self.command.clone();
+        let job = self.options.job(command)?;
+        let mut request = Request::new(&self.base)?;
+        request.label = self.label.map(create::label).transpose()?;
+        request.keep = self.ending.keep;
+        let signals = signals::Forwarding::start()?;
+        let forks = Forks::open(context.store()?)?;
+        let record = forks.create(&request)?;
+        for advisory in &record.advisories {
+            output::note(advisory);
+        }
+        let outcome = in_fork(&forks, &record, job, &signals);
+        let success = outcome.as_ref().is_ok_and(|outcome| outcome.end.is_success());
+        let fate = self.ending.settle(&forks, &record, success);
+        create::empty_trash_in_background(forks.store());
+        let (outcome, fate) = (outcome?, fate?);
+        let status = outcome.end.status();
+        if context.json {
+            print_summary(&record, &outcome, Some(fate.as_str()))?;
+        }
+        Ok((outcome, status))
+    }
+}
+
+impl Exec {
+    pub(super) fn run(self, context: &Context) -> Result<u8> {
+        let done = self.options.job(self.command.clone()).and_then(|job| in_existing(context, &self.fork, job, true));
+        match done {
+            Ok(outcome) => Ok(leave(&outcome, outcome.end.status())),
+            Err(e) => Ok(failure(&e, context)),
+        }
+    }
+}
+
+impl Shell {
+    pub(super) fn run(self, context: &Context) -> Result<u8> {
+        let done = self.job(context).and_then(|job| in_existing(context, &self.fork, job, false));
+        match done {
+            Ok(outcome) => Ok(leave(&outcome, outcome.end.status())),
+            Err(e) => Ok(failure(&e, context)),
+        }
+    }
+
+    /// The caller's own shell, with the fork's name in the prompt where the shell can be told so from outside.
+    fn job(&self, context: &Context) -> Result<run::Job> {
+        let record = Forks::open(context.store_of(&self.fork)?)?.find(&self.fork)?;
+        let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty()).unwrap_or("/bin/sh".into());
+        let name = std::path::Path::new(&shell).file_name().unwrap_or_default().to_owned();
+        let mut command = vec![shell];
+        let mark = format!("({}) ", record.name());
+        if name == "fish" {
+            let prompt = "functions -q fish_prompt; and functions -c fish_prompt treefork_prompt; \
+                          function fish_prompt; echo -n \"($TREEFORK_LABEL) \"; treefork_prompt; end";
+            command.extend(["--init-command".into(), prompt.into()]);
+        }
+        let mut job = self.options.job(command)?;
+        if name == "bash" {
+            // Runs before each prompt, after whatever the user's own files made of PS1.
+            let own = job.environment.get("PROMPT_COMMAND").unwrap_or_default().to_owned();
+            let mut prompt =
+                OsString::from("case $PS1 in \"($TREEFORK_LABEL) \"*) ;; *) PS1=\"($TREEFORK_LABEL) $PS1\";; esac;");
+            prompt.push(own);
+            job.environment.set("PROMPT_COMMAND", prompt);
+        } else {
+            job.environment.set("PS1", format!("{mark}$ "));
+        }
+        Ok(job)
+    }
+}
+
+/// Runs a job in a fork that exists.
+fn in_existing(context: &Context, name: &str, job: run::Job, summary: bool) -> Result<Outcome> {
+    let signals = signals::Forwarding::start()?;
+    let forks = Forks::open(context.store_of(name)?)?;
+    let (record, _) = forks.ready(name)?;
+    let outcome = in_fork(&forks, &record, job, &signals)?;
+    if context.json && summary {
+        print_summary(&record, &outcome, None)?;
+    }
+    Ok(outcome)
+}
+
+/// Runs a job in the fork of a record, and writes down that it did.
+fn in_fork(forks: &Forks, record: &Record, job: run::Job, signals: &signals::Forwarding) -> Result<Outcome> {
+    let shown = shown(&job.args);
+    let terminal = signals::Terminal::remember();
+    let running = run::start(target(forks, record), job)?;
+    signals.reach(running.handle());
+    let outcome = running.wait(stop_along);
+    signals.rest();
+    terminal.take_back();
+    let outcome = outcome?;
+    let said = format!("{shown}: {}", said(&outcome));
+    journal::note(&forks.store().fork(&record.id), "run", &said);
+    Ok(outcome)
+}
+
+/// The fork of a record, as [`run`] wants it.
+fn target(forks: &Forks, record: &Record) -> Target {
+    let tree = forks.store().fork(&record.id).join("mnt");
+    Target {
+        id: record.id.to_string(),
+        label: record.name().to_owned(),
+        base: record.base.path.clone(),
+        base_ident: Some(record.base.ident),
+        start: record.subdir.clone(),
+        root: if record.strategy == Way::Overlay { Root::Mount(tree) } else { Root::Directory(tree) },
+        hide: vec![forks.store().root().to_path_buf()],
+    }
+}
+
+/// A command that was stopped by SIGSTOP stops `treefork` along, so that the shell above notices; when the shell lets
+/// it go on, the command does. (What a terminal sends reaches both anyway.)
+fn stop_along(event: Event, handle: &Handle) {
+    if event == Event::Stopped(Signal::STOP.as_raw()) {
+        let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
+        handle.signal(Signal::CONT);
+    }
+}
+
+fn print_summary(record: &Record, outcome: &Outcome, fork_is: Option<&'static str>) -> Result<()> {
+    let signal = match outcome.end {
+        run::End::Signaled(signal) => Some(signal),
+        _ => None,
+    };
+    let summary = Summary {
+        fork: record.id.as_str(),
+        label: record.label.as_ref().map(|label| label.as_str()),
+        status: outcome.end.status(),
+        end: end_word(&outcome.end),
+        signal,
+        wall_seconds: outcome.wall.as_secs_f64(),
+        cpu_seconds: (outcome.user + outcome.system).as_secs_f64(),
+        peak_kib: outcome.peak_kib,
+        fork_is,
+    };
+    output::print_json_line(&summary)
+}
+
+/// The word for an end in JSON.
+fn end_word(end: &run::End) -> &'static str {
+    match end {
+        run::End::Exited(_) => "exited",
+        run::End::Signaled(_) => "signaled",
+        run::End::TimedOut => "timed-out",
+        run::End::Vanished => "vanished",
+        run::End::NotExecuted(_) => "not-executed",
+    }
+}
+
+/// How it ended, for a person.
+fn said(outcome: &Outcome) -> String {
+    match &outcome.end {
+        run::End::Exited(status) => format!("exit status {status}"),
+        run::End::Signaled(signal) => format!("signal {signal}"),
+        run::End::TimedOut => "time limit".into(),
+        run::End::Vanished => "the fork vanished".into(),
+        run::End::NotExecuted(errno) => format!("cannot be executed: {}", std::io::Error::from(*errno)),
+    }
+}
+
+/// The first words of a command line, for logs.
+fn shown(args: &[OsString]) -> String {
+    const LONGEST: usize = 200;
+    let line = args.iter().map(|arg| arg.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    line.chars().map(|c| if c.is_control() { ' ' } else { c }).take(LONGEST).collect()
+}
+
+/// Says what has to be said about an end, and ends the way the command did. The exit status where that is one.
+fn leave(outcome: &Outcome, status: u8) -> u8 {
+    match &outcome.end {
+        run::End::Exited(_) => {}
+        run::End::Signaled(signal) if status != OWN_FAILURE => signals::die_of(*signal),
+        run::End::Signaled(_) => {}
+        run::End::TimedOut => output::note("the command was ended: its time is up"),
+        run::End::Vanished => output::note("the command was ended: its fork is gone"),
+        run::End::NotExecuted(_) => output::note(&format!("the command {}", said(outcome))),
+    }
+    status
+}
+
+/// Reports a failure of treefork's own: 125 except where it has a number of its own.
+fn failure(error: &Error, context: &Context) -> u8 {
+    let status = output::report(error, context.json);
+    match error.kind() {
+        Kind::Vanished | Kind::TimedOut => status,
+        _ => OWN_FAILURE,
+    }
+}
+
+/// The caller's environment, with what a file says on top.
+fn environment(file: Option<&std::path::Path>) -> Result<Environment> {
+    let mut environment = Environment::default();
+    if let Some(file) = file {
+        environment.load(file)?;
+    }
+    Ok(environment)
+}
