@@ -87,7 +87,6 @@ fn unescape(word: &[u8]) -> OsString {
 
 /// The processes whose command line, environment or working directory speaks of `dir`: those that a test left behind.
 pub(crate) fn processes_of(dir: &Path) -> Vec<i32> {
-    let needle = dir.as_os_str().as_bytes();
     let me = std::process::id().to_string();
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").expect("/proc is there").flatten() {
@@ -95,7 +94,7 @@ pub(crate) fn processes_of(dir: &Path) -> Vec<i32> {
         if pid.to_string() == me {
             continue;
         }
-        let speaks = |file: &str| std::fs::read(entry.path().join(file)).is_ok_and(|text| contains(&text, needle));
+        let speaks = |file: &str| std::fs::read(entry.path().join(file)).is_ok_and(|text| mentions(&text, dir));
         let sits = std::fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(dir));
         if sits || speaks("cmdline") || speaks("environ") {
             found.push(pid);
@@ -104,8 +103,9 @@ pub(crate) fn processes_of(dir: &Path) -> Vec<i32> {
     found
 }
 
-/// Whether `text` names the directory `needle` (and not one whose name goes on with more digits).
-fn contains(text: &[u8], needle: &[u8]) -> bool {
+/// Whether `text` names the directory (and not one whose name goes on with more digits).
+pub(crate) fn mentions(text: &[u8], dir: &Path) -> bool {
+    let needle = dir.as_os_str().as_bytes();
     let ends = |at: usize| text.get(at + needle.len()).is_none_or(|next| !next.is_ascii_digit());
     text.windows(needle.len()).enumerate().any(|(at, window)| window == needle && ends(at))
 }

@@ -16,7 +16,7 @@ use super::engine::{Dir, Engine};
 use super::ops::Op;
 use super::random::{Known, Maker};
 use super::rng::Rng;
-use super::show::{Outcome, done};
+use super::show::{Outcome, done, short};
 use crate::common::{Fs, Image, Look, Run, Tree, assert_same};
 
 /// Operations in one episode: enough to meet what earlier ones did, few enough that the base still matters.
@@ -157,7 +157,7 @@ fn compare(plain: &mut dyn Engine, fork: &mut dyn Engine, ops: &[Op]) -> Option<
             Err(panic) => return wrong(format!("{op:?} panicked: {}", said(&*panic))),
         };
         if expected != got {
-            return wrong(format!("{op:?}\n  expected {expected:?}\n  got      {got:?}"));
+            return wrong(format!("{op:?}\n  expected {}\n  got      {}", short(&expected), short(&got)));
         }
         if matches!(op, Op::Snapshot)
             && let Some(what) = compare_trees(plain, fork)
@@ -222,7 +222,7 @@ fn shrink(site: &Site, forks: &dyn Forks, mut ops: Vec<Op>, mut last: Mismatch) 
 }
 
 /// A time that is later than everything done on this file system so far and not later than anything done from now on.
-fn tick(dir: &Path) -> Time {
+pub(super) fn tick(dir: &Path) -> Time {
     let probe = dir.join("probe");
     let touch = || {
         std::fs::write(&probe, "x").expect("ours");

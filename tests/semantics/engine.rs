@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::fmt::Debug;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -17,7 +16,7 @@ use treefork::sys::{Stat, Time};
 
 use super::ops::{Alloc, How, Move, Op, Put, SLOTS, When, pattern};
 use super::random::{Known, intern};
-use super::show::{self, Outcome, Value, bytes, count, done, names, text};
+use super::show::{self, Outcome, Value, bytes, count, done, names, short, text};
 
 /// Something that carries out operations on a tree.
 pub(super) trait Engine {
@@ -36,28 +35,24 @@ pub(super) trait Engine {
             let at = intern(&path);
             let stat = self.apply(&Op::Stat { path: at, follow: false });
             let listing = self.apply(&Op::List { path: at });
-            let mut shown = vec![debug(&stat)];
-            shown.push(debug(&self.apply(&Op::ListXattr { path: at })));
+            let mut shown = vec![short(&stat)];
+            shown.push(short(&self.apply(&Op::ListXattr { path: at })));
             if let Ok(Value::Names(entries)) = &listing {
                 todo.extend(entries.iter().filter(|(name, _)| name != "." && name != "..").map(|(name, _)| {
                     let name = name.to_str().expect("the operations use no other names");
                     if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") }
                 }));
             } else {
-                shown.push(debug(&self.apply(&Op::Readlink { path: at })));
-                shown.push(debug(&self.apply(&Op::ReadAll { path: at })));
+                shown.push(short(&self.apply(&Op::Readlink { path: at })));
+                shown.push(short(&self.apply(&Op::ReadAll { path: at })));
                 let ino = self.ino(at);
                 shown.push(format!("one file with {:?}", first.entry(ino).or_insert_with(|| path.clone())));
             }
-            shown.push(debug(&listing));
+            shown.push(short(&listing));
             all.insert(path, shown.join(" | "));
         }
         all
     }
-}
-
-fn debug(value: &impl Debug) -> String {
-    format!("{value:?}")
 }
 
 struct Open {
@@ -72,6 +67,7 @@ pub(super) struct Dir<'a> {
     slots: [Option<Open>; SLOTS],
     start: Time,
     remount: Box<dyn FnMut() + 'a>,
+    forget: Box<dyn FnMut() + 'a>,
 }
 
 pub(super) type Done<T> = Result<T, Errno>;
@@ -79,7 +75,19 @@ pub(super) type Done<T> = Result<T, Errno>;
 impl<'a> Dir<'a> {
     /// On the tree at `root`; `start` is later than every time in it; `remount` is what [`Op::Remount`] does.
     pub(super) fn new(root: &Path, start: Time, remount: impl FnMut() + 'a) -> Self {
-        Self { root: root.to_path_buf(), slots: Default::default(), start, remount: Box::new(remount) }
+        Self {
+            root: root.to_path_buf(),
+            slots: Default::default(),
+            start,
+            remount: Box::new(remount),
+            forget: Box::new(|| {}),
+        }
+    }
+
+    /// The same; `forget` is what [`Op::Forget`] does.
+    pub(super) fn forgetting(mut self, forget: impl FnMut() + 'a) -> Self {
+        self.forget = Box::new(forget);
+        self
     }
 
     fn path(&self, path: &str) -> PathBuf {
@@ -161,8 +169,14 @@ impl<'a> Dir<'a> {
             }
             Op::ListSlot { slot } => {
                 let fd = self.slot(slot)?;
+                if !Stat::of(fd.as_fd())?.is_dir() {
+                    return Err(Errno::NOTDIR);
+                }
+                let position = rustix::fs::tell(fd)?;
                 rustix::fs::seek(fd, SeekFrom::Start(0))?;
-                names(list(fd, usize::MAX)?.0)
+                let listing = list(fd, usize::MAX);
+                rustix::fs::seek(fd, SeekFrom::Start(position))?;
+                names(listing?.0)
             }
             _ => self.on_names(op),
         }
@@ -178,10 +192,7 @@ impl<'a> Dir<'a> {
             Op::Link { from, to } => rustix::fs::link(at(from), at(to)).map(done),
             Op::Unlink { path } => rustix::fs::unlink(at(path)).map(done),
             Op::Rmdir { path } => rustix::fs::rmdir(at(path)).map(done),
-            Op::Rename { from, to, how } => {
-                rustix::fs::renameat_with(rustix::fs::CWD, at(from), rustix::fs::CWD, at(to), rename_flags(how))
-                    .map(done)
-            }
+            Op::Rename { from, to, how } => self.rename(from, to, how),
             Op::Readlink { path } => {
                 let target = rustix::fs::readlink(at(path), Vec::new())?;
                 text(format!("{:?}", OsString::from_vec(target.into_bytes())))
@@ -251,13 +262,26 @@ impl<'a> Dir<'a> {
                 (self.remount)();
                 Ok(Value::Done)
             }
-            Op::Forget | Op::Snapshot => Ok(Value::Done),
+            Op::Forget => {
+                (self.forget)();
+                Ok(Value::Done)
+            }
+            Op::Snapshot => Ok(Value::Done),
             _ => unreachable!("{op:?} is handled before"),
         }
     }
 
     fn mknod(&self, path: &str, kind: FileType, mode: u32, dev: u64) -> Outcome {
         rustix::fs::mknodat(rustix::fs::CWD, self.path(path), kind, Mode::from_raw_mode(mode), dev).map(done)
+    }
+
+    fn rename(&self, from: &str, to: &str, how: Move) -> Outcome {
+        let (from, to) = (self.path(from), self.path(to));
+        match rustix::fs::renameat_with(rustix::fs::CWD, from, rustix::fs::CWD, to, rename_flags(how)) {
+            // POSIX allows both for a directory in the way; XFS uses this one, the others and a fork the other.
+            Err(Errno::EXIST) if how == Move::Plain => Err(Errno::NOTEMPTY),
+            other => other.map(done),
+        }
     }
 
     fn list_while(&self, path: &str, after: usize, name: &str) -> Outcome {
@@ -275,7 +299,8 @@ impl<'a> Dir<'a> {
         rustix::fs::seek(&fd, SeekFrom::Start(0))?;
         let (again, _) = list(&fd, usize::MAX)?;
         let plain = |entries: Vec<(OsString, FileType)>| entries.into_iter().map(|e| e.0).collect::<Vec<_>>();
-        let listed = show::listing(&plain(first), &plain(rest), &plain(again), name);
+        let there = at.symlink_metadata().is_ok();
+        let listed = show::listing(&plain(first), &plain(rest), &plain(again), name, there);
         text(format!("{change:?} {listed:?}"))
     }
 
@@ -286,8 +311,10 @@ impl<'a> Dir<'a> {
         if !stat.is_file() {
             return Err(Errno::INVAL);
         }
+        let position = rustix::fs::tell(fd)?;
         let data = rustix::fs::seek(fd, SeekFrom::Data(off));
         let hole = rustix::fs::seek(fd, SeekFrom::Hole(off));
+        rustix::fs::seek(fd, SeekFrom::Start(position))?;
         check_map(off, stat.size, data, hole, |from, to| {
             let mut buffer = vec![0; usize::try_from(to - from).expect("files are small here")];
             // A descriptor that is only open for writing cannot tell.
@@ -418,9 +445,12 @@ fn list(fd: &OwnedFd, limit: usize) -> Done<(Vec<(OsString, FileType)>, u64)> {
         cookie = entry.next_entry_cookie();
         let name = OsStr::from_bytes(entry.file_name().to_bytes());
         if name != ".." {
-            let named =
-                Stat::of(rustix::fs::openat(fd, name, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty())?.as_fd())?;
-            assert_eq!(named.ino, entry.ino(), "d_ino and st_ino of {name:?}");
+            match rustix::fs::openat(fd, name, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty()) {
+                Ok(named) => assert_eq!(Stat::of(named.as_fd())?.ino, entry.ino(), "d_ino and st_ino of {name:?}"),
+                // Removed since the listing began.
+                Err(Errno::NOENT) => {}
+                Err(e) => return Err(e),
+            }
         }
         entries.push((name.to_os_string(), entry.file_type()));
     }

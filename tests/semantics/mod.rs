@@ -3,8 +3,10 @@
 //! [`ops`] are file operations as values, [`random`] makes sequences of them, [`engine`] carries them out on a
 //! directory (plain or a mount), and [`differential`] runs them on a fork and on a plain copy of its base.
 
+mod core;
 mod differential;
 mod engine;
+mod mounted;
 mod ops;
 mod random;
 mod regressions;

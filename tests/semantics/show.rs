@@ -50,6 +50,15 @@ impl std::fmt::Debug for Data {
     }
 }
 
+/// An outcome for a person.
+pub(super) fn short(outcome: &Outcome) -> String {
+    match outcome {
+        Ok(Value::Text(text)) => text.clone(),
+        Ok(value) => format!("{value:?}"),
+        Err(e) => e.to_string(),
+    }
+}
+
 pub(super) fn bytes(bytes: &[u8]) -> Outcome {
     Ok(Value::Bytes(Data::new(bytes)))
 }
@@ -82,10 +91,18 @@ pub(super) fn stat(stat: &Stat, start: Time) -> String {
     format!("{mode:o} links {nlink} owner {uid}:{gid} rdev {rdev:x} size {size} mtime {mtime} ctime {ctime}")
 }
 
-/// Whether a listing that was changed in the middle kept its promises: what stood still all the time is there once.
+/// Whether a listing that was changed in the middle kept its promises: what stood still all the time is there once, and
+/// from the start again it is right.
 ///
-/// `first` came before the change of `changed`, `rest` after it from the same offset, `again` from the start.
-pub(super) fn listing(first: &[OsString], rest: &[OsString], again: &[OsString], changed: &str) -> Outcome {
+/// `first` came before the change of `changed`, `rest` after it from the same offset (the changed name may be in it or
+/// not, see `readdir(3)`), `again` from the start.
+pub(super) fn listing(
+    first: &[OsString],
+    rest: &[OsString],
+    again: &[OsString],
+    changed: &str,
+    there: bool,
+) -> Outcome {
     let steady = |names: &mut Vec<OsString>| names.retain(|name| name != changed && name != "." && name != "..");
     let mut seen = [first, rest].concat();
     let mut all = again.to_vec();
@@ -93,5 +110,6 @@ pub(super) fn listing(first: &[OsString], rest: &[OsString], again: &[OsString],
     steady(&mut all);
     seen.sort();
     all.sort();
-    if seen == all { text(format!("{all:?}")) } else { text(format!("seen {seen:?}, there {all:?}")) }
+    let right = again.iter().filter(|name| *name == changed).count() == usize::from(there);
+    if seen == all && right { text(format!("{all:?}")) } else { text(format!("{first:?} {rest:?}, there {again:?}")) }
 }

@@ -9,8 +9,6 @@ mod options;
 mod signals;
 
 use std::ffi::OsString;
-use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -21,9 +19,8 @@ use super::create;
 use super::output::{self, Context};
 use crate::error::{Error, Kind, Result};
 use crate::fork::{Forks, Record, Request, journal};
-use crate::run::{self, Attach, Environment, Event, Handle, Outcome, Root, Target};
-use crate::server::Client;
-use crate::strategy::{Overlay, Site, Way};
+use crate::run::{self, Environment, Event, Handle, Outcome, Root, Target};
+use crate::strategy::Way;
 
 pub(super) use check::Check;
 use ending::Ending;
@@ -41,9 +38,6 @@ pub(super) struct Run {
     /// What to call the fork
     #[arg(long, value_name = "NAME")]
     label: Option<OsString>,
-    /// How to make the fork
-    #[arg(long, value_enum, default_value_t = create::Wanted::Auto)]
-    strategy: create::Wanted,
     #[command(flatten)]
     ending: Ending,
     #[command(flatten)]
@@ -106,9 +100,6 @@ impl Run {
         let mut request = Request::new(&self.base)?;
         request.label = self.label.map(create::label).transpose()?;
         request.keep = self.ending.keep;
-        request.strategy = self.strategy.way();
-        request.wishes.private_mount =
-            request.strategy.is_none() && job.isolation == run::Isolation::Path && only_a_namespace_can_mount();
         let signals = signals::Forwarding::start()?;
         let forks = Forks::open(context.store()?)?;
         let record = forks.create(&request)?;
@@ -203,41 +194,15 @@ fn in_fork(forks: &Forks, record: &Record, job: run::Job, signals: &signals::For
 
 /// The fork of a record, as [`run`] wants it.
 fn target(forks: &Forks, record: &Record) -> Target {
-    let dir = forks.store().fork(&record.id);
-    let tree = dir.join("mnt");
-    let root = match record.strategy {
-        Way::Overlay if record.private_mount => Root::Unmounted(attach(record.site(forks.store().root(), &dir))),
-        Way::Overlay => Root::Mount(tree),
-        Way::Reflink | Way::Copy | Way::Worktree => Root::Directory(tree),
-    };
+    let tree = forks.store().fork(&record.id).join("mnt");
     Target {
         id: record.id.to_string(),
         label: record.name().to_owned(),
         base: record.base.path.clone(),
         base_ident: Some(record.base.ident),
         start: record.subdir.clone(),
-        root,
+        root: if record.strategy == Way::Overlay { Root::Mount(tree) } else { Root::Directory(tree) },
         hide: vec![forks.store().root().to_path_buf()],
-    }
-}
-
-/// Whether this user may mount FUSE in a namespace of its own only: it is not root, and fusermount3 is not installed.
-fn only_a_namespace_can_mount() -> bool {
-    let capable = rustix::thread::capabilities(None)
-        .is_ok_and(|own| own.effective.contains(rustix::thread::CapabilitySet::SYS_ADMIN));
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let helper = || std::env::split_paths(&path).any(|dir| dir.join("fusermount3").exists());
-    let device = || std::fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
-    !capable && !helper() && device()
-}
-
-/// How a command's namespace gets the fork of this site served that it mounts itself.
-fn attach(site: Site) -> Attach {
-    let mode = std::fs::metadata(&site.base).map_or(0o40755, |meta| meta.mode());
-    Attach {
-        mode,
-        source: format!("treefork-{}", site.id).into(),
-        serve: Box::new(move |device| Client::new(&site.store).attach(&Overlay::spec(&site), device.as_fd())),
     }
 }
 
