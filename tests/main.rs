@@ -6,5 +6,6 @@
 mod common;
 mod git;
 mod harness;
+mod life;
 mod mount;
 mod semantics;

@@ -81,8 +81,7 @@ pub(super) fn print_json_line<T: Serialize>(value: &T) -> Result<()> {
 
 /// Says something about a result, on standard error.
 pub(super) fn note(text: &str) {
-    // Nobody to tell where standard error is gone.
-    let _ = writeln!(std::io::stderr().lock(), "treefork: {text}");
+    complain(format!("treefork: {text}\n"));
 }
 
 /// A table with these headings: plain columns, one line a row, so that it can be cut and searched.
@@ -139,17 +138,19 @@ pub(super) fn report(error: &Error, json: bool) -> u8 {
     let mark = if paints(std::io::stderr().is_terminal()) { "\x1b[31mtreefork:\x1b[0m" } else { "treefork:" };
     let message = one_line(&error.to_string());
     let hint = error.hint().or_else(|| general_hint(error.kind()));
-    let mut out = std::io::stderr().lock();
-    // Nobody to tell where standard error is gone.
-    let _ = writeln!(out, "{mark} {message}");
-    if let Some(hint) = hint {
-        let _ = writeln!(out, "hint: {hint}");
-    }
+    let hint_line = hint.map(|hint| format!("hint: {hint}\n")).unwrap_or_default();
+    complain(format!("{mark} {message}\n{hint_line}"));
     if json {
         let failure = Failure { error: FailureOf { kind: error.kind().as_str(), message, hint } };
         let _ = print_json(&failure);
     }
     error.kind().exit_status()
+}
+
+/// Writes to standard error in one go, so that lines of several processes do not mix. Where it is gone there is nobody to
+/// tell.
+fn complain(text: String) {
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 
 /// What helps with most errors of a kind, where the error does not know better.
@@ -183,7 +184,7 @@ pub(super) fn refuse_arguments(error: &clap::Error) -> ExitCode {
         };
     }
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        let _ = write!(std::io::stderr().lock(), "{error}");
+        complain(error.to_string());
         return ExitCode::from(Kind::Usage.exit_status());
     }
     let text = error.to_string();

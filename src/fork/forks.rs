@@ -130,6 +130,25 @@ impl Forks {
             }
             break (id, pending);
         };
+        let dir = self.store.fork(&id);
+        match self.record_claim(request, id, base, subdir, base_ref) {
+            Ok((record, lock)) => Ok((record, lock, pending)),
+            Err(e) => {
+                // Nothing was made yet but this directory.
+                let _ = fs::remove_dir_all(&dir);
+                Err(e)
+            }
+        }
+    }
+
+    fn record_claim(
+        &self,
+        request: &Request,
+        id: Id,
+        base: Base,
+        subdir: PathBuf,
+        base_ref: Option<String>,
+    ) -> Result<(Record, FileLock)> {
         fault_point("fork.claimed")?;
         let at = now();
         let record = Record {
@@ -151,15 +170,9 @@ impl Forks {
             advisories: vec![],
         };
         let dir = self.store.fork(&record.id);
-        let lock = FileLock::acquire(&dir.join(super::LOCK), "create", Wait::No);
-        match lock.and_then(|lock| record.write(&dir).map(|()| lock)) {
-            Ok(lock) => Ok((record, lock, pending)),
-            Err(e) => {
-                // Nothing was made yet but this directory.
-                let _ = fs::remove_dir_all(&dir);
-                Err(e)
-            }
-        }
+        let lock = FileLock::acquire(&dir.join(super::LOCK), "create", Wait::No)?;
+        record.write(&dir)?;
+        Ok((record, lock))
     }
 
     /// Whether a label is free. A fork that is on its way out still has its.

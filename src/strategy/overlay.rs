@@ -100,23 +100,23 @@ fn make(dir: &Path) -> Result<()> {
 
 /// Whether this machine has FUSE and some way to mount it; whether that way works shows when it is tried.
 fn fuse_is_there(private_mount: bool) -> Result<()> {
-    let lacks = |what: &str| Err(Error::new(Kind::Unavailable, what.to_owned()));
+    let lacks = |what: String| Error::new(Kind::Unavailable, what);
     match std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
-        Ok(_) => Ok(()),
-        // The helper mounts for its own namespace only.
-        Err(e) if e.kind() == io::ErrorKind::PermissionDenied && private_mount => {
-            lacks("/dev/fuse is closed to this user")
-        }
+        Ok(_) => {}
+        // The set-user-id helper opens it with the user's own rights, too.
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
-            let path = std::env::var_os("PATH").unwrap_or_default();
-            if std::env::split_paths(&path).any(|dir| dir.join("fusermount3").exists()) {
-                Ok(())
-            } else {
-                lacks("/dev/fuse is closed to this user, and fusermount3 (package fuse3) is not installed")
-            }
+            return Err(
+                lacks("/dev/fuse is closed to this user".into()).remedy("have root open it: chmod 666 /dev/fuse")
+            );
         }
-        Err(e) => lacks(&format!("/dev/fuse cannot be opened: {e}")),
+        Err(e) => return Err(lacks(format!("/dev/fuse cannot be opened: {e}"))),
     }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let helped = || std::env::split_paths(&path).any(|dir| dir.join("fusermount3").exists());
+    if private_mount || rustix::process::geteuid().is_root() || helped() {
+        return Ok(());
+    }
+    Err(lacks("fusermount3 is not installed".into()).remedy("install the package fuse3"))
 }
 
 /// Whether the store's file system keeps the attributes by which an upper says what it hides.

@@ -1,0 +1,240 @@
+//! The server: killed, told to end, left without work, and out of reach of the caller's Ctrl-C.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, PidfdFlags, Signal};
+
+use super::{assert_nothing_left, json, kill_server, server_pid, small_base};
+use crate::common::{Run, Treefork};
+
+/// Case 65: the server is killed under a process with its working directory and an open file in the fork.
+#[test]
+fn killed_under_a_working_directory_and_an_open_file() {
+    let treefork = Treefork::new();
+    let base = small_base(&treefork, "base");
+    let fork = treefork.create(&base, "a");
+    treefork.env().sh(&fork, "echo changed > file; mkdir new; echo x > new/f; rm sub/deep; sync -f .");
+    let before = treefork.env().sh(&fork, "find . -printf '%p %i %m %s %T@\\n' | sort");
+    // A process that waits in the fork and says what becomes of its calls.
+    let script = "exec 3< file; echo ready; read go; cat <&3 >/dev/null 2>&1 && echo 'read works' || echo 'read fails'; \
+                  mkdir x 2>/dev/null && echo 'mkdir works' || echo 'mkdir fails'; read end";
+    let mut sitter = treefork.env().command_in(&fork, "bash");
+    sitter.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut sitter = Sitter::new(sitter.spawn().expect("bash"));
+    assert_eq!(sitter.line(), "ready");
+    kill_server(&treefork);
+    assert!(treefork.ok(["list"]).text().contains("stale"));
+    assert_eq!(json(&treefork, &["show", "a"])["mount"], "stale");
+    sitter.say("go");
+    // Quickly, since nobody is left to wait for. What the kernel has cached may still be read.
+    assert!(sitter.line().starts_with("read "));
+    assert_eq!(sitter.line(), "mkdir fails");
+    // The next command starts a server, which mounts at the same path what was there.
+    assert_eq!(treefork.ok(["path", "a"]).text(), fork.to_str().expect("UTF-8"));
+    assert_eq!(json(&treefork, &["show", "a"])["mount"], "alive");
+    let after = treefork.env().sh(&fork, "find . -printf '%p %i %m %s %T@\\n' | sort");
+    assert_eq!(before, after, "the same state and the same numbers");
+    assert_eq!(fs::read_to_string(base.join("file")).expect("readable"), "one\n");
+    // One mount, not one upon the dead one.
+    assert_eq!(crate::common::mounts::below(&fork).len(), 1);
+    drop(sitter);
+    treefork.ok(["remove", "a"]);
+    assert_nothing_left(&treefork);
+}
+
+/// Any command that changes something mounts all forks again, not only its own.
+#[test]
+fn the_next_command_mounts_all_again() {
+    let treefork = Treefork::new();
+    let base = small_base(&treefork, "base");
+    let forks: Vec<_> = ["a", "b", "c"].iter().map(|label| treefork.create(&base, label)).collect();
+    kill_server(&treefork);
+    treefork.create(&base, "d");
+    for fork in &forks {
+        assert_eq!(treefork.env().sh(fork, "cat file"), "one");
+    }
+    kill_server(&treefork);
+    // Removing one fork brings the others back as well.
+    treefork.ok(["remove", "d"]);
+    for fork in &forks {
+        assert_eq!(treefork.env().sh(fork, "cat file"), "one");
+    }
+    treefork.ok(["remove", "a", "b", "c"]);
+    assert_nothing_left(&treefork);
+}
+
+#[test]
+fn a_fork_in_use_is_not_removed() {
+    let treefork = Treefork::new();
+    let base = small_base(&treefork, "base");
+    let fork = treefork.create(&base, "a");
+    let mut sitter = treefork.env().command_in(&fork.join("sub"), "bash");
+    sitter.args(["-c", "echo ready; read end"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut sitter = Sitter::new(sitter.spawn().expect("bash"));
+    assert_eq!(sitter.line(), "ready");
+    let done = treefork.fails(1, ["remove", "a"]);
+    let pid = sitter.child.id().to_string();
+    assert!(done.complaint().contains(&pid) && done.complaint().contains("--force"), "{}", done.complaint());
+    assert_eq!(treefork.env().sh(&fork, "cat file"), "one");
+    // By an open file alone, and by a mapping, too.
+    drop(sitter);
+    let open = File::open(fork.join("file")).expect("readable");
+    let mut holder = Command::new("sleep");
+    holder.arg("1000").stdin(Stdio::from(open.try_clone().expect("duplicated")));
+    let mut holder = Sitter::new(holder.stdout(Stdio::piped()).spawn().expect("sleep"));
+    drop(open);
+    let done = treefork.fails(1, ["remove", "a"]);
+    assert!(done.complaint().contains("open file"), "{}", done.complaint());
+    treefork.ok(["remove", "a", "--force"]);
+    assert_nothing_left(&treefork);
+    assert!(holder.child.try_wait().expect("our child").is_none(), "its user lives on");
+    assert_eq!(fs::read_to_string(base.join("file")).expect("readable"), "one\n");
+}
+
+/// Case 68: a shell in a fork that is removed under it.
+#[test]
+fn git_in_a_removed_fork_finds_no_other_repository() {
+    let treefork = Treefork::new();
+    let base = small_base(&treefork, "base");
+    treefork.env().git(&base, ["init", "-q"]);
+    treefork.env().git(&base, ["add", "-A"]);
+    treefork.env().git(&base, ["commit", "-qm", "one"]);
+    let fork = treefork.create(&base, "a");
+    let mut sitter = treefork.env().command_in(&fork.join("sub"), "bash");
+    let script = "echo ready; read go; git checkout -b stray >/dev/null 2>&1 && echo works || echo fails";
+    sitter.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut sitter = Sitter::new(sitter.spawn().expect("bash"));
+    assert_eq!(sitter.line(), "ready");
+    treefork.ok(["remove", "--force", "a"]);
+    sitter.say("go");
+    assert_eq!(sitter.line(), "fails");
+    assert!(!treefork.env().git(&base, ["branch"]).contains("stray"));
+}
+
+/// Case 67: Ctrl-C in the terminal of the caller who started the server.
+#[test]
+fn the_callers_signals_do_not_reach_it() {
+    let treefork = Treefork::new();
+    let base = small_base(&treefork, "base");
+    // A process group of its own, as a shell makes one for a job; the create in it starts the server.
+    let mut job = treefork.env().command("bash");
+    let script = r#""$0" create "$1" --label a; echo done; read end"#;
+    job.args(["-c", script, crate::common::cli::BINARY]).arg(&base).process_group(0);
+    let mut job = Sitter::new(job.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("bash"));
+    let fork = std::path::PathBuf::from(job.line());
+    assert_eq!(job.line(), "done");
+    let group = Pid::from_child(&job.child);
+    rustix::process::kill_process_group(group, Signal::INT).expect("signalled");
+    rustix::process::kill_process_group(group, Signal::HUP).expect("signalled");
+    job.child.wait().expect("our child");
+    assert_eq!(treefork.env().sh(&fork, "cat file"), "one");
+    let server = server_pid(&treefork);
+    let session = rustix::process::getsid(Some(server)).expect("it runs");
+    assert_ne!(session, rustix::process::getsid(None).expect("our own"));
+    let fds = fs::read_dir(format!("/proc/{}/fd", server.as_raw_nonzero())).expect("root may look").count();
+    assert!(fds < 64, "it inherited descriptors: {fds}");
+    assert_eq!(
+        fs::read_link(format!("/proc/{}/cwd", server.as_raw_nonzero())).expect("root may look"),
+        std::path::Path::new("/")
+    );
+    treefork.ok(["remove", "a"]);
+}
+
+#[test]
+fn it_ends_when_it_serves_nothing() {
+    let treefork = Treefork::new();
+    let base = small_base(&treefork, "base");
+    let mut create = treefork.command(["create", base.to_str().expect("UTF-8"), "--label", "a"]);
+    create.env("TREEFORK_SERVER_IDLE", "0.05").ok();
+    let pidfd = rustix::process::pidfd_open(server_pid(&treefork), PidfdFlags::empty()).expect("it runs");
+    // It has a mount to serve: still there after many times that.
+    let mut fds = [rustix::event::PollFd::new(&pidfd, rustix::event::PollFlags::IN)];
+    let short = rustix::event::Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
+    assert_eq!(rustix::event::poll(&mut fds, Some(&short)).expect("polls"), 0, "it ended under a mount");
+    treefork.ok(["remove", "a"]);
+    let long = rustix::event::Timespec { tv_sec: 60, tv_nsec: 0 };
+    assert_eq!(rustix::event::poll(&mut fds, Some(&long)).expect("polls"), 1, "it ends");
+    assert!(!super::exists(&treefork.env().store().join("server.sock")));
+    assert_nothing_left(&treefork);
+}
+
+#[test]
+fn one_in_the_foreground_is_the_only_one_and_ends_on_request() {
+    let treefork = Treefork::new();
+    let base = small_base(&treefork, "base");
+    let mut serve = treefork.command(["serve"]);
+    let mut server = Sitter::new(serve.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("treefork"));
+    let mut said = String::new();
+    let mut stderr = BufReader::new(server.child.stderr.take().expect("piped"));
+    while !said.contains("treefork: serving") {
+        assert_ne!(stderr.read_line(&mut said).expect("readable"), 0, "{said}");
+    }
+    let fork = treefork.create(&base, "a");
+    assert_eq!(server_pid(&treefork), Pid::from_child(&server.child), "no other was started");
+    rustix::process::kill_process(Pid::from_child(&server.child), Signal::TERM).expect("signalled");
+    assert!(server.child.wait().expect("our child").success());
+    assert!(crate::common::mounts::below(&fork).is_empty(), "its mounts end with it");
+    treefork.ok(["remove", "a"]);
+    assert_nothing_left(&treefork);
+}
+
+/// Nonsense on the socket harms nobody else.
+#[test]
+fn nonsense_on_the_socket() {
+    let treefork = Treefork::new();
+    let base = small_base(&treefork, "base");
+    let fork = treefork.create(&base, "a");
+    let socket = treefork.env().store().join("server.sock");
+    let frame = |text: &str| [&u32::try_from(text.len()).expect("short").to_le_bytes()[..], text.as_bytes()].concat();
+    for bytes in [
+        vec![0xff; 64],
+        frame("{"),
+        frame(r#"{"version":1,"message":"explode"}"#),
+        frame(r#"{"version":99,"message":"ping"}"#),
+        frame(r#"{"version":1,"message":{"unmount":{"id":"../../etc"}}}"#),
+        frame(r#"{"version":1,"message":{"attach":{"id":"x"}}}"#),
+    ] {
+        let mut stream = std::os::unix::net::UnixStream::connect(&socket).expect("it listens");
+        stream.write_all(&bytes).expect("it reads");
+        stream.shutdown(std::net::Shutdown::Write).expect("half closed");
+        let mut reply = Vec::new();
+        let _ = stream.read_to_end(&mut reply);
+    }
+    assert_eq!(treefork.env().sh(&fork, "cat file"), "one");
+    treefork.ok(["remove", "a"]);
+    assert_nothing_left(&treefork);
+}
+
+/// A child with a conversation; killed when dropped.
+struct Sitter {
+    child: std::process::Child,
+    out: BufReader<std::process::ChildStdout>,
+}
+
+impl Sitter {
+    fn new(mut child: std::process::Child) -> Self {
+        let out = BufReader::new(child.stdout.take().expect("piped"));
+        Self { child, out }
+    }
+
+    #[track_caller]
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.out.read_line(&mut line).expect("readable");
+        line.trim_end().to_owned()
+    }
+
+    fn say(&mut self, line: &str) {
+        writeln!(self.child.stdin.as_mut().expect("piped"), "{line}").expect("it listens");
+    }
+}
+
+impl Drop for Sitter {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,73 @@
+//! An ordinary user: with the FUSE helper, and on a machine whose `/dev/fuse` is closed to everybody but root.
+
+use std::process::Command;
+
+use crate::common::env::USER;
+use crate::common::{Run, Treefork};
+
+/// A command as an ordinary user, in a mount namespace with a `/dev/fuse` of this mode.
+fn as_user(treefork: &Treefork, device_mode: u32, script: &str) -> Command {
+    // Everything of the user's is in a directory of the user's own.
+    let home = treefork.env().dir("user");
+    std::os::unix::fs::chown(&home, Some(USER), Some(USER)).expect("root may");
+    let setup = format!(
+        r#"set -eu
+        mknod "$FAKE" c 10 229 2>/dev/null || :
+        chmod {device_mode:o} "$FAKE"
+        mount --bind "$FAKE" /dev/fuse
+        cd "$HOME"
+        exec setpriv --reuid {USER} --regid {USER} --clear-groups --inh-caps=-all bash -euc "$0""#
+    );
+    let mut command = treefork.env().command("unshare");
+    command.args(["-m", "bash", "-c", &setup, script]);
+    command.env("FAKE", treefork.env().join("fuse")).env("HOME", &home).env("TMPDIR", &home);
+    command.env("BIN", crate::common::cli::BINARY).env("TREEFORK_STORE", home.join("store"));
+    command
+}
+
+/// The whole command set through `fusermount3`.
+#[test]
+fn with_the_helper() {
+    let treefork = Treefork::new();
+    let script = r#"
+        mkdir -p base/sub; echo one > base/file; echo two > base/sub/deep
+        fork=$("$BIN" create base --label a --strategy overlay)
+        [ "$(stat -c %U:%a "$fork/file")" = "$(stat -c %U:%a base/file)" ]
+        echo changed > "$fork/file"; rm "$fork/sub/deep"; mkdir "$fork/new"; ln -s file "$fork/new/link"
+        [ "$(cat base/file base/sub/deep)" = "one
+two" ]
+        "$BIN" list | grep -q live
+        "$BIN" show a --json | grep -q '"mount": "alive"'
+        server=$(sed 's/.*"pid":\([0-9]*\).*/\1/' store/server.lock)
+        kill -9 "$server"
+        while kill -0 "$server" 2>/dev/null; do :; done
+        "$BIN" list | grep -q stale
+        [ "$("$BIN" path a)" = "$fork" ]
+        [ "$(cat "$fork/file"; ls "$fork/new" "$fork/sub")" = "changed
+$fork/new:
+link
+
+$fork/sub:" ]
+        "$BIN" log a | grep -q live
+        "$BIN" doctor
+        "$BIN" remove a
+        ! grep -q treefork /proc/self/mountinfo
+        [ -z "$(ls store/forks)" ]
+        "$BIN" serve --stop"#;
+    as_user(&treefork, 0o666, script).ok();
+}
+
+/// Where only root may open the device, not even the helper can mount for a user: that is said, with the remedy.
+#[test]
+fn with_a_device_that_is_closed() {
+    let treefork = Treefork::new();
+    let script = r#"
+        mkdir -p base; echo one > base/file
+        if "$BIN" create base --strategy overlay 2> complaint; then exit 1; fi
+        grep -q '^treefork: .*/dev/fuse is closed to this user' complaint
+        grep -q '^hint: .*chmod 666 /dev/fuse' complaint
+        [ -z "$(ls store/forks store/pending)" ] || [ "$(ls -A store/forks store/pending | grep -v : | tr -d '\n')" = "" ]
+        if "$BIN" doctor > findings; then exit 1; fi
+        grep -q 'bad.*fuse' findings"#;
+    as_user(&treefork, 0o600, script).ok();
+}
