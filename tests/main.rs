@@ -9,3 +9,4 @@ mod harness;
 mod life;
 mod mount;
 mod semantics;
+mod strategy;

@@ -26,6 +26,8 @@ pub struct Options<'a> {
     pub reflink: bool,
     /// What becomes of symbolic links.
     pub symlinks: Symlinks,
+    /// Paths for which this says so are left out, with everything below them.
+    pub skip: &'a (dyn Fn(&RelPath) -> bool + Sync),
     /// How many threads copy.
     pub threads: usize,
     /// Told how far it is, now and then and from any thread; breaking off cancels the copy.
@@ -139,6 +141,7 @@ mod tests {
             root,
             reflink: true,
             symlinks: Symlinks::Keep,
+            skip: &|_| false,
             threads: 4,
             watch: &|_| ControlFlow::Continue(()),
             observe: &|_, _, _| {},

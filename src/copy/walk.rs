@@ -195,6 +195,9 @@ impl<'a> Walk<'a> {
 
     fn entry(&self, dir: &Arc<Dir>, name: &OsStr) -> Result<()> {
         let path = dir.path.join(name);
+        if (self.options.skip)(&path) {
+            return Ok(());
+        }
         let (from, to) = dir.entry(name);
         let stat = match from.try_stat() {
             Ok(Some(stat)) => stat,

@@ -85,9 +85,6 @@ impl Forks {
     pub fn create(&self, request: &Request) -> Result<Record> {
         base::check_store(self.store.root())?;
         let (base, subdir, base_ref) = origin::of(&request.base, self.store.root())?;
-        if request.strategy != Some(Way::Worktree) {
-            origin::refuse_shared_git(&base)?;
-        }
         let (mut record, lock, pending) = self.claim(request, base, subdir, base_ref)?;
         let dir = self.store.fork(&record.id);
         match self.fill(&mut record, &dir, request) {
@@ -226,7 +223,7 @@ impl Forks {
     pub(super) fn destroy_any(&self, record: &Record, dir: &Path) -> Result<()> {
         let site = record.site(self.store.root(), dir);
         let ways = [Way::Overlay, Way::Reflink, Way::Copy, Way::Worktree];
-        ways.into_iter().filter_map(strategy::strategy).try_for_each(|strategy| strategy.destroy(&site))
+        ways.into_iter().map(strategy::strategy).try_for_each(|strategy| strategy.destroy(&site))
     }
 
     /// The fork that `name` means.
@@ -245,9 +242,7 @@ impl Forks {
             return Err(Error::new(Kind::Usage, what).remedy("`treefork list` shows the forks"));
         }
         let dir = self.store.fork(&record.id);
-        if let Some(strategy) = strategy::strategy(record.strategy) {
-            strategy.revive(&record.site(self.store.root(), &dir))?;
-        }
+        strategy::strategy(record.strategy).revive(&record.site(self.store.root(), &dir))?;
         let path = record.path(&dir);
         Ok((record, path))
     }
@@ -301,10 +296,7 @@ impl Forks {
         locked.record.enter(State::Removing, &locked.dir)?;
         fault_point("fork.removing")?;
         let site = locked.record.site(self.store.root(), &locked.dir);
-        match strategy::strategy(locked.record.strategy) {
-            Some(strategy) => strategy.destroy(&site)?,
-            None => self.destroy_any(&locked.record, &locked.dir)?,
-        }
+        strategy::strategy(locked.record.strategy).destroy(&site)?;
         fault_point("fork.destroyed")?;
         trash::discard(&self.store, &locked.record.id)?;
         fault_point("fork.trashed")

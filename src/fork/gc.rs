@@ -161,7 +161,7 @@ impl Forks {
             Err(e) => return kept(format!("whether it is in use cannot be told: {e}")),
         }
         let site = record.site(self.store().root(), &dir);
-        let changed = strategy(record.strategy).map_or(Ok(None), |strategy| strategy.is_changed(&site));
+        let changed = strategy(record.strategy).is_changed(&site);
         let why = match changed {
             Ok(Some(false)) => {
                 return Decision::about(record, Fate::Removed, "its owner is gone and it has no changes");

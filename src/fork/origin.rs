@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use super::{Base, base};
-use crate::error::{Error, Kind, Result};
-use crate::git::{Git, Repo};
+use crate::error::Result;
+use crate::git::Repo;
 
 /// The base for a directory. Inside a repository that is the root of the work tree, and the second value leads from
 /// there to the directory; the third is the commit of `HEAD`.
@@ -13,18 +13,6 @@ pub(super) fn of(dir: &Path, store: &Path) -> Result<(Base, PathBuf, Option<Stri
     let Some(repo) = Repo::discover(&given.path)? else { return Ok((given, PathBuf::new(), None)) };
     let subdir = given.path.strip_prefix(&repo.top).map(Path::to_path_buf).unwrap_or_default();
     let base = if subdir.as_os_str().is_empty() { given } else { base::check(&repo.top, store)? };
-    let commit = Git::new(&repo)?.head()?.commit;
+    let commit = repo.head()?.commit;
     Ok((base, subdir, commit))
-}
-
-/// Refuses a base whose git directory lies elsewhere: a fork must not share it.
-pub(super) fn refuse_shared_git(base: &Base) -> Result<()> {
-    let Some(repo) = Repo::at(&base.path)? else { return Ok(()) };
-    match repo.elsewhere()?.first() {
-        None => Ok(()),
-        Some(elsewhere) => {
-            let what = format!("the repository of the base does not lie in it ({elsewhere}):");
-            Err(Error::new(Kind::Git, what).at(&base.path))
-        }
-    }
 }

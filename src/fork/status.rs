@@ -63,7 +63,7 @@ pub struct Status {
     /// Base paths that changed under it, below the base's root.
     pub drift: Vec<Drifted>,
     /// What it may be relied on for.
-    pub guarantees: Option<Guarantees>,
+    pub guarantees: Guarantees,
 }
 
 /// A path of the base that changed under a fork.
@@ -128,7 +128,7 @@ impl<'a> Look<'a> {
             upper_bytes,
             changes,
             drift: drift.into_iter().map(Drifted).collect(),
-            guarantees: strategy(record.strategy).map(|strategy| strategy.guarantees()),
+            guarantees: strategy(record.strategy).guarantees(),
             record,
         }
     }

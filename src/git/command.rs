@@ -143,6 +143,20 @@ impl Git {
     }
 }
 
+/// Runs `git config` on a configuration file that belongs to no repository yet. A variable that is to be unset and is
+/// not set is fine.
+pub(super) fn configure(file: &Path, args: &[&str]) -> Result<()> {
+    const NOT_SET: i32 = 5;
+    let mut command = bare_command();
+    command.args(["config", "--file"]).arg(file).args(args);
+    let output = command.output().map_err(|e| cannot_start(Path::new("/"), e))?;
+    if output.status.success() || output.status.code() == Some(NOT_SET) {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim_end().to_owned();
+    Err(Error::new(Kind::Git, format!("git config failed ({said}) on")).at(file))
+}
+
 /// The version of the git in the path, as far as two numbers; `None` where there is none that says so.
 pub fn version() -> Option<(u32, u32)> {
     let output = bare_command().arg("--version").output().ok()?;

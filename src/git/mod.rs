@@ -5,7 +5,9 @@
 
 mod command;
 pub mod dirty;
+pub mod index;
 mod neutral;
+pub mod own;
 mod paths;
 mod repo;
 pub mod worktree;

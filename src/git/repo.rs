@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::command::Git;
+use super::command::{Git, Head};
 use crate::error::{Context, Error, Kind, Result};
 
 /// Parts of a git directory that `git-new-workdir` and others make links to elsewhere of.
@@ -114,7 +114,7 @@ impl Repo {
     }
 
     /// Everything of the repository that lies outside its work tree, or that does not lead back to it. Empty for an
-    /// ordinary repository. Runs git once, to read `core.worktree`.
+    /// ordinary repository.
     pub fn elsewhere(&self) -> Result<Vec<Elsewhere>> {
         let mut found = Vec::new();
         if self.is_linked() {
@@ -137,11 +137,73 @@ impl Repo {
 
     /// Where `core.worktree` leads, if it is set.
     fn configured_work_tree(&self) -> Result<Option<PathBuf>> {
-        let git = Git::new(self)?;
-        let Some(value) = git.config("core.worktree")? else { return Ok(None) };
+        let Some(value) = self.core_worktree()? else { return Ok(None) };
         let path = self.git_dir.join(value);
         Ok(Some(fs::canonicalize(&path).unwrap_or(path)))
     }
+
+    /// The value of `core.worktree`, if it is set: absolute, or from the git directory. Asks git only where the
+    /// configuration speaks of a work tree, or of another file.
+    pub(super) fn core_worktree(&self) -> Result<Option<PathBuf>> {
+        let mut text = Vec::new();
+        for file in [self.common_dir.join("config"), self.git_dir.join("config.worktree")] {
+            match fs::read(&file) {
+                Ok(bytes) => text.extend(bytes.to_ascii_lowercase()),
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) => return Err(e).context("cannot read", file),
+            }
+        }
+        let speaks_of = |word: &[u8]| text.windows(word.len()).any(|window| window == word);
+        if !speaks_of(b"worktree") && !speaks_of(b"include") {
+            return Ok(None);
+        }
+        Ok(Git::new(self)?.config("core.worktree")?.map(PathBuf::from))
+    }
+
+    /// What `HEAD` names, read from the files where refs are files, else asked of git.
+    pub fn head(&self) -> Result<Head> {
+        let file = self.git_dir.join("HEAD");
+        let text = fs::read_to_string(&file).context("cannot read", &file)?;
+        let text = text.trim_end();
+        // Reftables have a HEAD that names no valid ref.
+        let plain = |branch: &&str| branch.starts_with("refs/") && !branch.contains("..") && !self.has_reftable();
+        let Some(branch) = text.strip_prefix("ref: ").map(str::trim_start).filter(plain) else {
+            return if is_hex(text) {
+                Ok(Head { branch: None, commit: Some(text.to_owned()) })
+            } else {
+                Git::new(self)?.head()
+            };
+        };
+        let commit = match fs::read_to_string(self.common_dir.join(branch)) {
+            Ok(text) if is_hex(text.trim_end()) => Some(text.trim_end().to_owned()),
+            // A ref that names a ref, or whatever else git may make of it.
+            Ok(_) => return Git::new(self)?.head(),
+            Err(_) => self.packed(branch)?,
+        };
+        Ok(Head { branch: Some(branch.to_owned()), commit })
+    }
+
+    /// Whether refs are kept in reftables.
+    pub fn has_reftable(&self) -> bool {
+        self.common_dir.join("reftable").exists()
+    }
+
+    fn packed(&self, branch: &str) -> Result<Option<String>> {
+        let file = self.common_dir.join("packed-refs");
+        let text = match fs::read(&file) {
+            Ok(text) => text,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(e).context("cannot read", file),
+        };
+        // `<commit> <ref>`
+        let found =
+            text.split(|&b| b == b'\n').find_map(|line| line.strip_suffix(branch.as_bytes())?.strip_suffix(b" "));
+        Ok(found.and_then(|commit| std::str::from_utf8(commit).ok()).filter(|text| is_hex(text)).map(str::to_owned))
+    }
+}
+
+fn is_hex(text: &str) -> bool {
+    matches!(text.len(), 40 | 64) && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
 fn has_up(path: &Path) -> bool {
@@ -237,6 +299,13 @@ mod tests {
         assert_eq!(found.elsewhere().unwrap(), []);
         let head = Git::new(&found).unwrap().head().unwrap();
         assert!(head.commit.is_some() && head.branch.is_some());
+        assert_eq!(found.head().unwrap(), head);
+        git(&top, &["pack-refs", "--all"]);
+        assert_eq!(found.head().unwrap(), head);
+        git(&top, &["checkout", "-q", "--detach"]);
+        assert_eq!(found.head().unwrap(), Head { branch: None, commit: head.commit });
+        git(&top, &["checkout", "-q", "--orphan", "unborn"]);
+        assert_eq!(found.head().unwrap(), Git::new(&found).unwrap().head().unwrap());
         assert_eq!(Repo::at(&top.join("a")).unwrap(), None);
         fs::write(top.join("a/.git"), "gitdir: nowhere\n").unwrap();
         assert_eq!(Repo::at(&top.join("a")).unwrap_err().kind(), Kind::Git);

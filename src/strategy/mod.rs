@@ -4,9 +4,13 @@
 //! its [`Guarantees`] say, as data, so that a caller and `show` can tell what they got. Nothing degrades in silence:
 //! whatever `auto` passed over is recorded with the reason ([`Refusal`]).
 
+mod copied;
+mod copy;
+pub mod elsewhere;
+pub mod manifest;
 mod overlay;
-
-pub use overlay::Overlay;
+mod reflink;
+mod worktree;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -15,6 +19,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::copy::Copy;
+pub use self::overlay::Overlay;
+pub use self::reflink::Reflink;
+pub use self::worktree::Worktree;
+pub use crate::copy::Symlinks;
 use crate::error::{Error, Kind, Result};
 use crate::sys::{Ident, Time};
 
@@ -77,19 +86,6 @@ pub struct Guarantees {
     pub same_identity: bool,
     /// What making one costs, in words: "O(1)", "O(files)".
     pub cost: &'static str,
-}
-
-/// What is done with symbolic links of the base.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Symlinks {
-    /// They are in the fork; an absolute one into the base leads into the fork.
-    #[default]
-    Keep,
-    /// Those that lead out of the base are hidden.
-    Confine,
-    /// None is in the fork.
-    Skip,
 }
 
 /// Called now and then while files are copied, with the entries and bytes done so far.
@@ -189,10 +185,12 @@ pub trait Strategy: Send + Sync {
 }
 
 /// The strategy for a way.
-pub fn strategy(way: Way) -> Option<Box<dyn Strategy>> {
+pub fn strategy(way: Way) -> Box<dyn Strategy> {
     match way {
-        Way::Overlay => Some(Box::new(Overlay)),
-        Way::Reflink | Way::Copy | Way::Worktree => None,
+        Way::Overlay => Box::new(Overlay),
+        Way::Reflink => Box::new(Reflink),
+        Way::Copy => Box::new(Copy),
+        Way::Worktree => Box::new(Worktree),
     }
 }
 
@@ -214,13 +212,13 @@ pub struct Chosen {
 pub fn make(wanted: Option<Way>, site: &Site, wishes: &Wishes) -> Result<Chosen> {
     let wanted = if wishes.private_mount { wanted.or(Some(Way::Overlay)) } else { wanted };
     if let Some(way) = wanted {
-        let strategy = strategy(way).ok_or_else(|| unknown(way))?;
+        let strategy = strategy(way);
         strategy.probe(site)?;
         return Ok(Chosen { way, refusals: vec![], made: strategy.create(site, wishes)? });
     }
     let mut refusals: Vec<Refusal> = Vec::new();
     for way in Way::AUTO {
-        let Some(strategy) = strategy(way) else { continue };
+        let strategy = strategy(way);
         match strategy.probe(site).and_then(|()| strategy.create(site, wishes)) {
             Ok(made) => return Ok(Chosen { way, refusals, made }),
             Err(e) if e.kind() == Kind::Unavailable => {
@@ -233,8 +231,4 @@ pub fn make(wanted: Option<Way>, site: &Site, wishes: &Wishes) -> Result<Chosen>
     }
     let reasons: Vec<String> = refusals.iter().map(|r| format!("{}: {}", r.strategy, r.reason)).collect();
     Err(Error::new(Kind::Unavailable, format!("no strategy works here ({})", reasons.join("; "))))
-}
-
-fn unknown(way: Way) -> Error {
-    Error::new(Kind::Unavailable, format!("this build has no strategy {way}"))
 }

@@ -1,15 +1,19 @@
 //! A fork as a FUSE overlay mount: an empty upper over the base, served by the store's server.
 
-use std::fs::DirBuilder;
+use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
-use super::{Guarantees, Made, Site, Strategy, Symlinks, Way, Wishes};
+use super::{Guarantees, Made, Site, Strategy, Symlinks, Way, Wishes, elsewhere};
 use crate::error::{Context, Error, Kind, Result};
 use crate::fuse;
+use crate::git::own;
 use crate::server::{Client, MountSpec};
 use crate::sys::mounts;
+
+/// In the work area of a fork whose upper had something in it from the beginning: a git directory of the fork's own.
+const PREPARED: &str = "prepared";
 
 /// The overlay strategy.
 #[derive(Clone, Copy, Debug, Default)]
@@ -59,10 +63,16 @@ impl Strategy for Overlay {
         for dir in [site.upper(), site.work()] {
             make(&dir)?;
         }
+        let fixes = own::fixes(&site.base, &site.tree(), &own::likely_tops(&site.base))?;
+        if !fixes.is_empty() {
+            // Before the first of them, so that an upper with something in it is never taken for work done in the fork.
+            fs::write(site.work().join(PREPARED), "").context("cannot write in", site.work())?;
+            elsewhere::in_upper(&fixes, &site.base, &site.upper(), true)?;
+        }
         if !site.private_mount {
             Client::new(&site.store).mount(&Self::spec(site))?;
         }
-        Ok(Made::default())
+        Ok(Made { advisories: fixes.iter().filter_map(elsewhere::own_git).collect() })
     }
 
     fn destroy(&self, site: &Site) -> Result<()> {
@@ -81,8 +91,11 @@ impl Strategy for Overlay {
     }
 
     fn is_changed(&self, site: &Site) -> Result<Option<bool>> {
+        if site.work().join(PREPARED).exists() {
+            return Ok(None);
+        }
         let upper = site.upper();
-        let mut entries = std::fs::read_dir(&upper).context("cannot list", &upper)?;
+        let mut entries = fs::read_dir(&upper).context("cannot list", &upper)?;
         Ok(Some(entries.next().is_some()))
     }
 

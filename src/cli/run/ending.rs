@@ -57,10 +57,7 @@ impl Ending {
 /// Whether anything in the fork differs from its base; where that is not known cheaply, it may.
 pub(super) fn changed(forks: &Forks, record: &Record) -> Result<bool> {
     let site = record.site(forks.store().root(), &forks.store().fork(&record.id));
-    match strategy(record.strategy) {
-        Some(strategy) => Ok(strategy.is_changed(&site)?.unwrap_or(true)),
-        None => Ok(true),
-    }
+    Ok(strategy(record.strategy).is_changed(&site)?.unwrap_or(true))
 }
 
 /// How to go on with a kept fork.

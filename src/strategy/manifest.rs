@@ -1,0 +1,234 @@
+//! The manifest of a copied fork: what each object was like in the base and in the fork when the fork was made.
+//!
+//! An overlay knows what changed in it from its upper layer; a copy has to be compared with what it was. The manifest
+//! is a file of lines of JSON in the work area: a header, then `[path, base, fork]` for each object, a state being
+//! `[ino, btime, mode, size, mtime, ctime]` with times as `[sec, nsec]`. What the base had and the fork was not to have
+//! (links left out) is not in it, and thus does not count as deleted.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Dir, OFlags};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::durable;
+use crate::error::{Context, Error, Kind, Result};
+use crate::layer::ledger::BaseState;
+use crate::names::RelPath;
+use crate::sys::{At, Ident, Stat, Time, open_root};
+
+/// The name of the manifest in the work area.
+pub const FILE: &str = "manifest";
+
+const VERSION: u32 = 1;
+
+/// An object as it was when the fork was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// In the base.
+    pub base: BaseState,
+    /// In the fork.
+    pub fork: BaseState,
+}
+
+/// What a copied fork was made from and into.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Manifest {
+    /// Mount points in the base, whose content came over as ordinary files (or not at all).
+    pub mounts: Vec<RelPath>,
+    /// Every object, by its path; the root is the empty path.
+    pub entries: BTreeMap<RelPath, Pair>,
+}
+
+/// A path at which a copied fork is not what it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// The path.
+    pub path: RelPath,
+    /// What was there; `None` for something new.
+    pub was: Option<Pair>,
+    /// What is there; `None` where it is gone.
+    pub now: Option<Stat>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Header {
+    format: String,
+    version: u32,
+    mounts: Vec<Name>,
+}
+
+/// A path in JSON: text, or hexadecimal bytes.
+#[derive(Serialize, Deserialize)]
+struct Name(#[serde(with = "crate::names::json")] PathBuf);
+
+type Moment = (i64, u32);
+type Numbers = (u64, Moment, u32, u64, Moment, Moment);
+
+fn numbers(state: &BaseState) -> Numbers {
+    let moment = |t: Time| (t.sec, t.nsec);
+    (state.ident.ino, moment(state.ident.btime), state.mode, state.size, moment(state.mtime), moment(state.ctime))
+}
+
+fn state((ino, btime, mode, size, mtime, ctime): Numbers) -> BaseState {
+    let time = |(sec, nsec): Moment| Time { sec, nsec };
+    BaseState { ident: Ident { ino, btime: time(btime) }, mode, size, mtime: time(mtime), ctime: time(ctime) }
+}
+
+impl Manifest {
+    /// Writes it to a work area, durably. Only a whole one ever has the name.
+    pub fn write(&self, work: &Path) -> Result<()> {
+        let path = work.join(FILE);
+        let part = work.join("manifest.part");
+        self.write_to(&part).context("cannot write", &part)?;
+        fs::rename(&part, &path).context("cannot rename to", &path)?;
+        durable::sync_dir(work)
+    }
+
+    fn write_to(&self, path: &Path) -> std::io::Result<()> {
+        let mut out = BufWriter::new(File::create(path)?);
+        let mounts = self.mounts.iter().map(|path| Name(path.as_path().to_path_buf())).collect();
+        let header = Header { format: "treefork manifest".into(), version: VERSION, mounts };
+        serde_json::to_writer(&mut out, &header)?;
+        out.write_all(b"\n")?;
+        for (path, pair) in &self.entries {
+            let line = (Name(path.as_path().to_path_buf()), numbers(&pair.base), numbers(&pair.fork));
+            serde_json::to_writer(&mut out, &line)?;
+            out.write_all(b"\n")?;
+        }
+        out.into_inner()?.sync_all()
+    }
+
+    /// Reads the manifest of a work area. [`Kind::Corrupt`] where it cannot be understood whole: guessing at a part of it
+    /// would turn files into additions and deletions.
+    pub fn read(work: &Path) -> Result<Self> {
+        let path = work.join(FILE);
+        let corrupt = |what: &str| Error::new(Kind::Corrupt, format!("the manifest {what}:")).at(&path);
+        let mut lines = BufReader::new(File::open(&path).context("cannot open", &path)?).split(b'\n');
+        let first = lines.next().ok_or_else(|| corrupt("is empty"))?.context("cannot read", &path)?;
+        let header: Header = serde_json::from_slice(&first).map_err(|e| corrupt("has no header").because(e))?;
+        if header.version > VERSION {
+            return Err(corrupt("is of a newer format; a newer treefork can read it"));
+        }
+        let relative = |name: Name| RelPath::new(&name.0).ok_or_else(|| corrupt("names an impossible path"));
+        let mounts = header.mounts.into_iter().map(relative).collect::<Result<_>>()?;
+        let mut entries = BTreeMap::new();
+        for line in lines {
+            let line = line.context("cannot read", &path)?;
+            let (name, base, fork): (Name, Numbers, Numbers) =
+                serde_json::from_slice(&line).map_err(|e| corrupt("has a line that cannot be read").because(e))?;
+            entries.insert(relative(name)?, Pair { base: state(base), fork: state(fork) });
+        }
+        Ok(Self { mounts, entries })
+    }
+
+    /// Every path at which the tree is not what the manifest says, in order of paths.
+    ///
+    /// The times of a directory move with its entries, so one that is named here may differ in nothing else. Nothing is
+    /// opened but directories, and nothing followed.
+    pub fn compare(&self, tree: &Path) -> Result<Vec<Difference>> {
+        let root = open_root(tree).context("cannot open", tree)?;
+        let mut found = BTreeMap::new();
+        let stat = At::new(&root, ".").stat().context("cannot look at", tree)?;
+        found.insert(RelPath::root(), stat);
+        collect(&root, &RelPath::root(), &mut found)
+            .map_err(|(e, path)| Error::io("cannot look at", e).at(tree.join(path)))?;
+        let mut differences = Vec::new();
+        for (path, pair) in &self.entries {
+            let now = found.remove(path);
+            if now.as_ref().map(BaseState::from) != Some(pair.fork) {
+                differences.push(Difference { path: path.clone(), was: Some(*pair), now });
+            }
+        }
+        let new = found.into_iter().map(|(path, stat)| Difference { path, was: None, now: Some(stat) });
+        differences.extend(new);
+        differences.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(differences)
+    }
+}
+
+/// Looks at everything below a directory.
+fn collect(
+    dir: &OwnedFd,
+    path: &RelPath,
+    found: &mut BTreeMap<RelPath, Stat>,
+) -> std::result::Result<(), (Errno, RelPath)> {
+    let failed = |e: Errno| (e, path.clone());
+    let list = At::new(dir, ".").open_quiet(OFlags::RDONLY | OFlags::DIRECTORY).map_err(failed)?;
+    for entry in Dir::new(list).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name().to_bytes();
+        if name == b"." || name == b".." {
+            continue;
+        }
+        let name = OsString::from(OsStr::from_bytes(name));
+        let (at, below) = (At::new(dir, &name), path.join(&name));
+        // Gone since it was listed.
+        let Some(stat) = at.try_stat().map_err(|e| (e, below.clone()))? else { continue };
+        if stat.is_dir() {
+            let dir = at.open(OFlags::PATH | OFlags::DIRECTORY).map_err(|e| (e, below.clone()))?;
+            collect(&dir, &below, found)?;
+        }
+        found.insert(below, stat);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(tree: &Path) -> Manifest {
+        let mut found = BTreeMap::new();
+        let root = open_root(tree).unwrap();
+        found.insert(RelPath::root(), At::new(&root, ".").stat().unwrap());
+        collect(&root, &RelPath::root(), &mut found).unwrap();
+        let pair = |stat: &Stat| Pair { base: BaseState::from(stat), fork: BaseState::from(stat) };
+        Manifest { mounts: vec![], entries: found.iter().map(|(path, stat)| (path.clone(), pair(stat))).collect() }
+    }
+
+    #[test]
+    fn differences_are_what_was_done() {
+        let dir = tempfile::tempdir().unwrap();
+        let (tree, work) = (dir.path().join("tree"), dir.path().join("work"));
+        fs::create_dir_all(tree.join("d/e")).unwrap();
+        fs::create_dir(&work).unwrap();
+        for name in ["a", "b", "d/c", "d/e/\n"] {
+            fs::write(tree.join(name), name).unwrap();
+        }
+        fs::write(tree.join(OsStr::from_bytes(b"\xff")), "").unwrap();
+        let manifest = look(&tree);
+        manifest.write(&work).unwrap();
+        assert_eq!(Manifest::read(&work).unwrap(), manifest);
+        assert_eq!(manifest.compare(&tree).unwrap(), []);
+        fs::write(tree.join("a"), "changed").unwrap();
+        fs::remove_file(tree.join("d/c")).unwrap();
+        fs::write(tree.join("new"), "").unwrap();
+        let differences = manifest.compare(&tree).unwrap();
+        let short = |d: &Difference| (d.path.as_path().to_path_buf(), d.was.is_some(), d.now.is_some());
+        let expected =
+            [("", true, true), ("a", true, true), ("d", true, true), ("d/c", true, false), ("new", false, true)];
+        let expected: Vec<_> = expected.map(|(path, was, now)| (PathBuf::from(path), was, now)).into();
+        assert_eq!(differences.iter().map(short).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_part_of_a_manifest_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        for bad in [
+            "",
+            "{}\n",
+            "{\"format\":\"x\",\"version\":2,\"mounts\":[]}\n",
+            "{\"format\":\"x\",\"version\":1,\"mounts\":[]}\n[\"a\"",
+        ] {
+            fs::write(dir.path().join(FILE), bad).unwrap();
+            assert_eq!(Manifest::read(dir.path()).unwrap_err().kind(), Kind::Corrupt, "{bad}");
+        }
+    }
+}
