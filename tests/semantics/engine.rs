@@ -12,7 +12,7 @@ use rustix::fs::{
     UTIME_NOW, UTIME_OMIT, Uid, XattrFlags,
 };
 use rustix::io::Errno;
-use treefork::sys::{Stat, Time};
+use treefork::sys::{At, Stat, Time};
 
 use super::ops::{Alloc, How, Move, Op, Put, SLOTS, When, pattern};
 use super::random::{Known, intern};
@@ -277,9 +277,19 @@ impl<'a> Dir<'a> {
 
     fn rename(&self, from: &str, to: &str, how: Move) -> Outcome {
         let (from, to) = (self.path(from), self.path(to));
-        match rustix::fs::renameat_with(rustix::fs::CWD, from, rustix::fs::CWD, to, rename_flags(how)) {
+        match rustix::fs::renameat_with(rustix::fs::CWD, &from, rustix::fs::CWD, &to, rename_flags(how)) {
             // POSIX allows both for a directory in the way; XFS uses this one, the others and a fork the other.
             Err(Errno::EXIST) if how == Move::Plain => Err(Errno::NOTEMPTY),
+            Ok(()) if how == Move::Exchange => {
+                // Whether the change times of the two change is up to the file system (those of files on XFS do not).
+                for path in [from, to] {
+                    let omit = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+                    let mtime = At::new(&rustix::fs::CWD, &path).stat()?.mtime;
+                    let times = Timestamps { last_access: omit, last_modification: mtime.into() };
+                    rustix::fs::utimensat(rustix::fs::CWD, &path, &times, AtFlags::SYMLINK_NOFOLLOW)?;
+                }
+                Ok(Value::Done)
+            }
             other => other.map(done),
         }
     }
