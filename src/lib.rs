@@ -14,6 +14,7 @@ pub mod fork;
 pub mod fuse;
 pub mod git;
 pub mod layer;
+pub mod merge;
 pub mod names;
 pub mod overlay;
 pub mod run;

@@ -5,8 +5,10 @@
 //! store is, text or JSON, tables, hints) is in [`output`].
 
 mod create;
+mod diff;
 mod forks;
 mod keep;
+mod merge;
 mod mount;
 mod output;
 mod run;
@@ -54,6 +56,12 @@ enum Command {
     Shell(run::Shell),
     /// Judge whether a path or a command line leads out of a fork
     Check(run::Check),
+    /// Show what a fork changed
+    Diff(diff::Diff),
+    /// Bring what a fork changed into its base, whole or not at all
+    Merge(merge::Merge),
+    /// Show which forks change the same paths
+    Conflicts(merge::Conflicts),
     /// Remove forks
     Remove(create::Remove),
     /// Reap forks that nobody will come back to, and clean up
@@ -83,6 +91,9 @@ impl Command {
             Command::Exec(command) => command.run(context),
             Command::Shell(command) => command.run(context),
             Command::Check(command) => command.run(context),
+            Command::Diff(command) => command.run(context),
+            Command::Merge(command) => command.run(context),
+            Command::Conflicts(command) => command.run(context),
             Command::Remove(command) => command.run(context),
             Command::Gc(command) => command.run(context),
             Command::Restore(command) => command.run(context),
@@ -104,7 +115,13 @@ pub fn main() -> ExitCode {
         Err(e) => return output::refuse_arguments(&e),
     };
     let context = Context::new(cli.store, cli.json);
-    let status = cli.command.run(&context).unwrap_or_else(|e| output::report(&e, context.json));
+    // A merge that was broken off is dealt with first, whatever comes next.
+    let ready = match context.existing_store() {
+        Ok(Some(store)) => merge::recover(&store),
+        // The command itself says what is wrong with the store, if it needs one.
+        _ => Ok(()),
+    };
+    let status = ready.and_then(|()| cli.command.run(&context)).unwrap_or_else(|e| output::report(&e, context.json));
     ExitCode::from(status)
 }
 

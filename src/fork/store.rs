@@ -125,6 +125,11 @@ impl Store {
         self.root.join("pending")
     }
 
+    /// Where the directories for bases are.
+    pub fn bases(&self) -> PathBuf {
+        self.root.join("bases")
+    }
+
     /// The directory that is kept for a base, by the base's key.
     pub fn base(&self, key: &str) -> PathBuf {
         self.root.join("bases").join(key)

@@ -3,14 +3,14 @@
 //! `bases/<key>/preserved/<n>/` holds `tree/`, a layer in overlay format, and `overrides`, the attributes that each
 //! preserved object and each directory around it had, one [`Stat`] as JSON a line. In the tree
 //!
-//! - an object that the merge replaces or removes stands itself, as one more hard link (same number, same content,
-//!   nothing copied), or, where the store is on another file system, as a copy with a mark of origin;
+//! - an object that the merge replaced or removed stands itself, moved aside (same number, same content, nothing
+//!   copied), or, where the store is on another file system, as a copy with a mark of origin;
 //! - a name that the merge added is a whiteout;
-//! - the directories on the way are shells with a mark of origin; one that is removed or replaced whole is opaque.
+//! - the directories on the way are shells with a mark of origin; one that was removed or replaced whole is opaque.
 //!
-//! The overrides are there because a hard link changes the change time of an object, and changing the entries of a
-//! directory its modification time: the forks go on showing the old ones. The layer is complete and synced before the
-//! merge changes anything.
+//! The overrides are there because moving an object aside changes its change time, and changing the entries of a
+//! directory its modification time: the forks go on showing the old ones. They are complete on disk before the first
+//! object moves.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -36,7 +36,7 @@ pub fn open(dir: &OwnedFd) -> Result<Layer, Errno> {
     Ok(layer)
 }
 
-/// Writes the attributes of a preserved layer and makes them survive a power cut. To be done before anything is linked.
+/// Writes the attributes of a preserved layer and makes them survive a power cut. To be done before anything moves.
 pub fn write_overrides<'a>(dir: &OwnedFd, stats: impl IntoIterator<Item = &'a Stat>) -> Result<(), Errno> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
     let mut file = File::from(At::new(dir, OVERRIDES).create(flags, 0o600)?);

@@ -1,15 +1,19 @@
 //! Staying as it was while a merge changes the base.
 //!
-//! Before a merge changes anything it makes a preserved layer ([`crate::layer::preserved`]), complete, and has every live
-//! fork of the base put it above the base ([`Overlay::preserve`]). The layer holds the very objects (hard links of them,
-//! so nothing is copied) that the merge is about to replace or remove, so nodes, cached names and cached content stay
-//! what they are and the kernel need not be told. A node that finds something else at its place in the base follows its
-//! object into the layer.
+//! Before a merge moves anything it makes a preserved layer ([`crate::layer::preserved`]) with the attributes, the
+//! shells and the whiteouts complete, and has every live fork of the base put it above the base
+//! ([`Overlay::preserve`]). Then it moves objects aside, each into the layer before its successor takes its place, and
+//! at last says that it is done ([`Overlay::preserved`]). The kernel's caches need no word of it: nothing they hold has
+//! changed.
+//!
+//! In between, a look at a name may pass the layer just before the object gets there and reach the base just after. But
+//! an object moves once, so a second look is right: while a merge is under way, every look is repeated until two agree.
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rustix::fs::{Dir, FileType, OFlags};
 use rustix::io::Errno;
@@ -24,10 +28,12 @@ use crate::names::RelPath;
 use crate::sys::{Ident, open_beneath};
 
 impl Overlay {
-    /// Puts a preserved layer, by its directory, right above the base.
+    /// Puts a preserved layer, by its directory, right above the base. Until [`preserved`](Self::preserved) is called
+    /// objects may still be moving into it.
     pub fn preserve(&self, dir: &OwnedFd) -> Result<()> {
         let layer = Arc::new(preserved::open(dir)?);
         let _names = self.names.write();
+        self.merging.fetch_add(1, Ordering::AcqRel);
         {
             let mut layers = self.layers.write();
             let base = layers.len() - 1;
@@ -36,8 +42,14 @@ impl Overlay {
         let spread = self.spread(&layer, &RelPath::root());
         if spread.is_err() {
             self.layers.write().retain(|other| other.id != layer.id);
+            self.merging.fetch_sub(1, Ordering::AcqRel);
         }
         spread
+    }
+
+    /// Nothing moves into the last preserved layer any more.
+    pub fn preserved(&self) {
+        self.merging.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Gives the live nodes of directories their part of a new preserved layer.
@@ -64,6 +76,19 @@ impl Overlay {
         Ok(())
     }
 
+    /// Repeats a look while a merge is under way until two in a row agree.
+    pub(super) fn steady<T>(&self, look: impl Fn() -> Result<T>, same: impl Fn(&T, &T) -> bool) -> Result<T> {
+        let mut last = look()?;
+        while self.merging.load(Ordering::Acquire) > 0 {
+            let next = look()?;
+            if same(&last, &next) {
+                return Ok(next);
+            }
+            last = next;
+        }
+        Ok(last)
+    }
+
     /// Where a lower file that is no longer at its path was preserved; the node follows.
     pub(super) fn relocate(&self, node: &Arc<Node>, path: &RelPath) -> Result<Option<Arc<Layer>>> {
         let Some((layer, _)) = self.preserved_at(node, path)? else { return Ok(None) };
@@ -78,7 +103,7 @@ impl Overlay {
         Ok(Some(layer))
     }
 
-    /// The same for a directory that is gone from the base.
+    /// The same for a directory that was moved aside whole.
     pub(super) fn relocate_dir(&self, node: &Arc<Node>, lower: &LowerDir) -> Result<Option<LowerDir>> {
         let Some((layer, ident)) = self.preserved_at(node, &lower.path)? else { return Ok(None) };
         let moved = LowerDir { layer, path: lower.path.clone(), ident };

@@ -19,4 +19,4 @@ pub use memory::map_large_blocks;
 pub use mounts::{Mount, mount_of, mounts};
 pub use process::{detach, raise_descriptor_limit, set_undumpable};
 pub use signals::{Caught, Mask, catch_signals, caught};
-pub use stat::{Ident, Stat, Time};
+pub use stat::{Ident, Stat, Time, mount_id};

@@ -1,0 +1,341 @@
+//! Bringing work back: `merge`, `conflicts`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::output::{self, Context};
+use crate::durable::{Holder, Wait};
+use crate::error::{Error, Kind, Result};
+use crate::fork::{self, Forks, Locked, Record, State, Store};
+use crate::merge::{self, Omission, Options, Outcome, Overlap, Plan, Side, Source};
+use crate::names::RelPath;
+use crate::server::Client;
+use crate::strategy::{self, Way};
+
+/// Arguments of `merge`.
+#[derive(Args)]
+pub(super) struct Merge {
+    /// The fork: its id, its label, or the beginning of either
+    fork: String,
+    /// Show what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Merge into this directory instead of the base
+    #[arg(long, value_name = "DIR")]
+    into: Option<PathBuf>,
+    /// Keep the fork afterwards; it goes on from the merged state
+    #[arg(long)]
+    keep: bool,
+    /// Wait at most so long for another merge into the same directory
+    #[arg(long, value_name = "SECONDS")]
+    wait: Option<u64>,
+    #[command(flatten)]
+    choice: Choice,
+}
+
+/// What is to be part of a merge.
+#[derive(Args)]
+pub(super) struct Choice {
+    /// Only what is at or below this path; the rest stays in the fork
+    #[arg(long, value_name = "PATH")]
+    only: Vec<PathBuf>,
+    /// Decide conflicts at or below PATH for the fork (ours) or for the parent (theirs)
+    #[arg(long, num_args = 2, value_names = ["SIDE", "PATH"])]
+    resolve: Vec<PathBuf>,
+    /// Bring along what git ignores
+    #[arg(long)]
+    ignored: bool,
+    /// Allow the deletion of what git does not track
+    #[arg(long)]
+    allow_delete: bool,
+    /// Bring along this hook or setting of the git directory, such as .git/hooks/pre-commit
+    #[arg(long, value_name = "PATH")]
+    with_git: Vec<PathBuf>,
+}
+
+impl Choice {
+    pub(super) fn options(&self) -> Result<Options> {
+        let mut resolve = Vec::new();
+        for pair in self.resolve.chunks(2) {
+            let [side, path] = pair else { continue };
+            let side = match side.to_str() {
+                Some("ours") => Side::Ours,
+                Some("theirs") => Side::Theirs,
+                _ => {
+                    let what =
+                        format!("--resolve {}: the side is ours (the fork's) or theirs (the parent's)", side.display());
+                    return Err(Error::new(Kind::Usage, what));
+                }
+            };
+            resolve.push((relative(path)?, side));
+        }
+        Ok(Options {
+            only: self.only.iter().map(|path| relative(path)).collect::<Result<_>>()?,
+            resolve,
+            ignored: self.ignored,
+            allow_delete: self.allow_delete,
+            git_paths: self.with_git.iter().map(|path| relative(path)).collect::<Result<_>>()?,
+            ..Options::default()
+        })
+    }
+}
+
+fn relative(path: &std::path::Path) -> Result<RelPath> {
+    RelPath::new(path)
+        .ok_or_else(|| Error::new(Kind::Usage, "a path of the fork is relative to its root, without ..:").at(path))
+}
+
+/// What a merge says with `--json`.
+#[derive(Serialize)]
+struct Report<'a> {
+    fork: String,
+    label: Option<String>,
+    #[serde(with = "crate::names::json")]
+    parent: PathBuf,
+    /// The parent has everything now.
+    merged: bool,
+    /// The fork is gone.
+    removed: bool,
+    #[serde(flatten)]
+    plan: &'a Plan,
+}
+
+impl Merge {
+    pub(super) fn run(self, context: &Context) -> Result<u8> {
+        let store = context.store_of(&self.fork)?;
+        let forks = Forks::open(store.clone())?;
+        let record = forks.find(&self.fork)?;
+        let mut options = self.choice.options()?;
+        options.into.clone_from(&self.into);
+        options.keep = self.keep || !options.only.is_empty();
+        if self.dry_run {
+            let source = still(&store, &record)?;
+            let plan = merge::plan(&source, &options)?;
+            return self.report(context, &record, &plan, false, false);
+        }
+        let Some(mut locked) = forks.lock(&record.id, "merge")? else {
+            return Err(Error::new(Kind::NotFound, format!("the fork {} is gone", record.name())));
+        };
+        let source = still(&store, &locked.record)?;
+        let first = merge::plan(&source, &options)?;
+        if !first.conflicts.is_empty() {
+            return self.report(context, &locked.record, &first, false, false);
+        }
+        refuse_if_used(&locked)?;
+        if locked.record.state == State::Merging {
+            // Killed just before its first step or after its last.
+            locked.record.enter(State::Live, &locked.dir)?;
+        }
+        locked.record.enter(State::Merging, &locked.dir)?;
+        // Unmounted, it stands still: no writer, no page that is written back later.
+        Client::new(store.root()).unmount(locked.record.id.as_str())?;
+        let outcome = merge::merge(&source, &store.bases(), &options, self.wait(), waiting);
+        let outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                back_to_life(&store, &mut locked)?;
+                return Err(error);
+            }
+        };
+        self.conclude(context, &forks, locked, &outcome, &options)
+    }
+
+    fn conclude(
+        &self,
+        context: &Context,
+        forks: &Forks,
+        mut locked: Locked,
+        outcome: &Outcome,
+        options: &Options,
+    ) -> Result<u8> {
+        let record = locked.record.clone();
+        let refused = !outcome.plan.conflicts.is_empty();
+        if refused || options.keep || !outcome.complete {
+            back_to_life(forks.store(), &mut locked)?;
+            return self.report(context, &record, &outcome.plan, !refused, false);
+        }
+        forks.finish_removal(locked)?;
+        super::create::empty_trash_in_background(forks.store());
+        self.report(context, &record, &outcome.plan, true, true)
+    }
+
+    fn wait(&self) -> Wait {
+        self.wait.map_or(Wait::No, |seconds| Wait::For(Duration::from_secs(seconds)))
+    }
+
+    fn report(&self, context: &Context, record: &Record, plan: &Plan, merged: bool, removed: bool) -> Result<u8> {
+        let parent = self.into.clone().unwrap_or_else(|| record.base.path.clone());
+        if context.json {
+            let label = record.label.as_ref().map(ToString::to_string);
+            output::print_json(&Report { fork: record.id.to_string(), label, parent, merged, removed, plan })?;
+        } else {
+            output::print(lines(plan).as_bytes())?;
+            summary(plan, merged, self.dry_run, removed);
+        }
+        Ok(u8::from(!plan.conflicts.is_empty()))
+    }
+}
+
+/// Who holds the lock that a merge waits for.
+fn waiting(holder: Option<&Holder>) {
+    let by = holder.map_or_else(|| "another process".to_owned(), ToString::to_string);
+    output::note(&format!("waiting for {by}"));
+}
+
+/// The fork as a merge reads it: what was written in it is in its upper.
+pub(super) fn still(store: &Store, record: &Record) -> Result<Source> {
+    if record.strategy != Way::Overlay {
+        let what = format!(
+            "the fork {} is a {}; only overlay forks can be compared and merged yet",
+            record.name(),
+            record.strategy
+        );
+        return Err(Error::new(Kind::Unavailable, what));
+    }
+    let client = Client::new(store.root());
+    // Where no server runs, nothing is held back in one.
+    if client.mounts()?.is_some_and(|mounts| mounts.iter().any(|mount| mount.id == record.id.as_str())) {
+        client.sync(record.id.as_str())?;
+    }
+    let dir = store.fork(&record.id);
+    let (id, name) = (record.id.as_str(), record.name());
+    let path = dir.join("mnt");
+    let mut source = Source::open(&dir, id, name, path, record.base.path.clone(), record.created_at)?;
+    source.base_ref.clone_from(&record.base_ref);
+    Ok(source)
+}
+
+/// A fork that somebody works in does not stand still.
+fn refuse_if_used(locked: &Locked) -> Result<()> {
+    let users = fork::users(&locked.dir)?;
+    if users.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<String> =
+        users.iter().map(|user| format!("{} (pid {}, {})", user.command, user.pid, user.by)).collect();
+    let what = format!("the fork {} is in use by {}", locked.record.name(), names.join(", "));
+    Err(Error::new(Kind::InUse, what).remedy("end those processes or leave the fork, then merge again"))
+}
+
+/// A fork that was not merged, or goes on, is mounted again.
+fn back_to_life(store: &Store, locked: &mut Locked) -> Result<()> {
+    locked.record.enter(State::Live, &locked.dir)?;
+    strategy::strategy(locked.record.strategy).revive(&locked.record.site(store.root(), &locked.dir))
+}
+
+/// Undoes or finishes merges that were broken off, and lets their forks go on or go. Cheap where there are none.
+pub(super) fn recover(store: &Store) -> Result<()> {
+    for recovered in merge::recover(&store.bases())? {
+        let how = if recovered.landed { "finished" } else { "undone" };
+        let (fork, parent) = (&recovered.fork, recovered.parent.display());
+        output::note(&format!("a merge of {fork} into {parent:?} had been broken off; it was {how}"));
+        let forks = Forks::open(store.clone())?;
+        let Some(id) = fork.parse().ok() else { continue };
+        let Some(mut locked) = forks.lock(&id, "recovery of a merge")? else { continue };
+        if locked.record.state != State::Merging {
+            continue;
+        }
+        if recovered.landed && !recovered.keep {
+            forks.finish_removal(locked)?;
+        } else {
+            back_to_life(store, &mut locked)?;
+        }
+    }
+    Ok(())
+}
+
+/// A plan as lines of text.
+pub(super) fn lines(plan: &Plan) -> String {
+    let mut text = String::new();
+    for entry in &plan.entries {
+        let path = shown(&entry.path);
+        let from = entry.from.as_ref().map(|from| format!("{} -> ", shown(from))).unwrap_or_default();
+        let mode = match entry.mode {
+            (Some(before), Some(after)) if before != after => format!(" (mode {before:o} -> {after:o})"),
+            _ => String::new(),
+        };
+        let notes: String = entry.notes.iter().map(|note| format!(" ({note})")).collect();
+        text += &format!("{} {from}{path}{mode}{notes}\n", entry.action.letter());
+    }
+    for conflict in &plan.conflicts {
+        text += &format!("C {} ({}; fork's: {})\n", shown(&conflict.path), conflict.reason, conflict.fork.display());
+    }
+    for left in plan.left_out.iter().filter(|left| left.why != Omission::Ignored) {
+        text += &format!("- {} ({})\n", shown(&left.path), why(left.why));
+    }
+    for line in &plan.git {
+        text += &format!("G {line}\n");
+    }
+    text
+}
+
+/// A path on one line.
+pub(super) fn shown(path: &RelPath) -> String {
+    let text = path.as_path().display().to_string();
+    let text = if text.is_empty() { ".".to_owned() } else { text };
+    if text.contains(char::is_control) { format!("{text:?}") } else { text }
+}
+
+fn why(why: Omission) -> &'static str {
+    match why {
+        Omission::Ignored => "ignored by git",
+        Omission::GitSetting => "git setting; --with-git brings it along",
+        Omission::Resolved => "decided for the parent",
+    }
+}
+
+fn summary(plan: &Plan, merged: bool, dry_run: bool, removed: bool) {
+    let ignored = plan.left_out.iter().filter(|left| left.why == Omission::Ignored).count();
+    if ignored > 0 {
+        output::note(&format!("{ignored} changed paths are ignored by git and left out; --ignored brings them along"));
+    }
+    match plan.conflicts.len() {
+        0 if dry_run => output::note(&format!("would change {} paths", plan.entries.len())),
+        0 if merged && plan.entries.is_empty() && plan.git.is_empty() => output::note("nothing to merge"),
+        0 if merged => output::note(&format!("merged {} paths", plan.entries.len())),
+        0 => {}
+        n => output::note(&format!("{n} conflicts; nothing was written, the fork is kept")),
+    }
+    if merged && !removed && !dry_run {
+        output::note("the fork is kept");
+    }
+}
+
+/// Arguments of `conflicts`.
+#[derive(Args)]
+pub(super) struct Conflicts {
+    /// The forks to compare with each other
+    #[arg(required = true, num_args = 2..)]
+    forks: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Pair {
+    first: String,
+    second: String,
+    paths: Vec<RelPath>,
+}
+
+impl Conflicts {
+    pub(super) fn run(self, context: &Context) -> Result<u8> {
+        let store = context.store_of(&self.forks[0])?;
+        let mut sources = Vec::new();
+        for name in &self.forks {
+            sources.push(still(&store, &fork::find(&store, name)?)?);
+        }
+        let pair = |Overlap { first, second, paths }: Overlap| Pair {
+            first: sources[first].name.clone(),
+            second: sources[second].name.clone(),
+            paths,
+        };
+        let pairs: Vec<Pair> = merge::overlaps(&sources)?.into_iter().map(pair).collect();
+        context.print(&pairs, |pairs| {
+            let line = |pair: &Pair, path: &RelPath| format!("{} {} {}\n", pair.first, pair.second, shown(path));
+            pairs.iter().flat_map(|pair| pair.paths.iter().map(move |path| line(pair, path))).collect()
+        })?;
+        Ok(u8::from(!pairs.is_empty()))
+    }
+}

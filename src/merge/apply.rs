@@ -1,0 +1,331 @@
+//! A merge from its lock to its last step, and what is done about one that was broken off.
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use super::journal::{Journal, Phase, Settle, Times};
+use super::parent::Parent;
+use super::plan::{Conflict, Plan};
+use super::replay::{Replay, Stop, remove_stage};
+use super::repository::Repository;
+use super::stage::{Layout, nowhere, places};
+use super::table::Reason;
+use super::{Options, Prepared, Source, prepare};
+use crate::durable::{FileLock, Holder, Wait, fault, sweep};
+use crate::error::{Context, Error, Kind, Result};
+use crate::names::RelPath;
+use crate::sys::{Stat, mount_id, open_root};
+
+/// What came of a merge.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What was to be done, with the conflicts that kept it from happening.
+    pub plan: Plan,
+    /// The parent is new. False for conflicts, and where there was nothing to do.
+    pub landed: bool,
+    /// Everything of the fork is in the parent, so that it can go.
+    pub complete: bool,
+}
+
+/// A merge that had been broken off, and what was made of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recovered {
+    /// The fork that was being merged.
+    pub fork: String,
+    /// The parent.
+    pub parent: PathBuf,
+    /// The parent is entirely new; otherwise entirely old, and the fork has everything.
+    pub landed: bool,
+    /// The fork was to live on.
+    pub keep: bool,
+}
+
+/// The directory that a store, whose directories for parents are in `bases`, keeps for the tree with this root.
+pub fn directory(bases: &Path, root: &Stat) -> PathBuf {
+    bases.join(format!("{:x}-{:x}", root.dev, root.ino))
+}
+
+/// The lock under which a parent is merged into.
+pub fn lock_path(directory: &Path) -> PathBuf {
+    directory.join("lock")
+}
+
+/// Merges a fork into its parent, whole or not at all. `bases` is where the store keeps what it knows of parents.
+///
+/// The fork must stand still: nobody writes in it from before the call until after it, and where it is not kept it is
+/// not written to ever after (its files may have been moved into the parent). `waiting` is told who holds the lock.
+///
+/// # Errors
+/// Conflicts are no error but part of the outcome. On any error the parent is as it was.
+pub fn merge(
+    source: &Source,
+    bases: &Path,
+    options: &Options,
+    wait: Wait,
+    waiting: impl FnOnce(Option<&Holder>),
+) -> Result<Outcome> {
+    let root = Parent::open(options.into.as_deref().unwrap_or(&source.base))?;
+    let store = directory(bases, &root.stat);
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(&store).context("cannot make", &store)?;
+    let what = format!("merge of {}", source.name);
+    let _lock = FileLock::acquire_with(&lock_path(&store), &what, wait, waiting)?;
+    let _other = exclude_other_stores(&root)?;
+    sweep(&store)?;
+    if let Some(journal) = Journal::read(&store)? {
+        resume(journal, &store)?;
+    }
+    let prepared = prepare(source, options)?;
+    prepared.check_idle()?;
+    let Prepared { parent, repository, mut plan, git } = prepared;
+    let nothing = |plan: Plan, complete| Ok(Outcome { plan, landed: false, complete });
+    if !plan.conflicts.is_empty() {
+        return nothing(plan, false);
+    }
+    let complete = !plan.partial && plan.left_out.iter().all(|left| left.why.may_be_lost());
+    if plan.is_empty() && git.is_none() {
+        return nothing(plan, complete);
+    }
+    let job = Job { source, options, parent: &parent, repository: repository.as_ref(), store: &store, git };
+    match job.run(&plan) {
+        Ok(()) => Ok(Outcome { plan, landed: true, complete }),
+        Err(Stop::Failed(error)) => Err(error),
+        Err(Stop::Changed(path)) => {
+            let fork = source.path.join(&path);
+            plan.conflicts.push(Conflict { path, reason: Reason::ChangedMeanwhile, fork });
+            nothing(plan, false)
+        }
+    }
+}
+
+/// Another store knows nothing of our lock: its merges and ours exclude each other by a lock on the root itself.
+fn exclude_other_stores(parent: &Parent) -> Result<std::os::fd::OwnedFd> {
+    let root = super::changes::open_dir(&parent.root).context("cannot open the parent", &parent.path)?;
+    match flock(&root, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(root),
+        Err(Errno::WOULDBLOCK) => {
+            let what = "locked by a merge from another store:";
+            Err(Error::new(Kind::Locked, what).at(&parent.path))
+        }
+        // A file system without locks: the store's own has to do.
+        Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::INVAL | Errno::BADF) => Ok(root),
+        Err(e) => Err(e).context("cannot lock the parent", &parent.path),
+    }
+}
+
+struct Job<'a> {
+    source: &'a Source,
+    options: &'a Options,
+    parent: &'a Parent,
+    repository: Option<&'a Repository>,
+    store: &'a Path,
+    git: Option<super::gitstep::GitStep>,
+}
+
+impl Job<'_> {
+    fn run(&self, plan: &Plan) -> std::result::Result<(), Stop> {
+        let key = self.store.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let key = format!("{key}-{}", std::process::id());
+        let mut journal = self.journal();
+        let mut failed = None;
+        for place in places(self.parent, self.store, &key) {
+            match self.stage(&mut journal, plan, &place) {
+                Ok(Some(stage)) => return self.carry_out(journal, stage),
+                Ok(None) => {}
+                Err(e) => failed = Some(e),
+            }
+            Journal::close(self.store)?;
+            if failed.is_some() {
+                break;
+            }
+        }
+        Err(failed.unwrap_or_else(|| nowhere(self.parent)).into())
+    }
+
+    fn journal(&self) -> Journal {
+        Journal {
+            fork: self.source.id.clone(),
+            name: self.source.name.clone(),
+            keep: self.options.keep,
+            parent: self.parent.path.clone(),
+            root: self.parent.stat.ident(),
+            upper: self.source.upper_path.clone(),
+            stage: PathBuf::new(),
+            index_lock: false,
+            phase: Phase::Staging,
+            taken: Vec::new(),
+            ops: Vec::new(),
+            times: Vec::new(),
+            settle: Settle::default(),
+        }
+    }
+
+    /// Writes the journal and makes the stage; `None` where this is no place for one.
+    fn stage(
+        &self,
+        journal: &mut Journal,
+        plan: &Plan,
+        place: &Path,
+    ) -> Result<Option<(Layout, std::os::fd::OwnedFd)>> {
+        let take = !self.options.keep && self.same_mount(place);
+        let layout = Layout::new(self.source, &plan.steps, take)?;
+        journal.stage = place.to_path_buf();
+        journal.taken.clone_from(&layout.taken);
+        journal.times = layout.times(self.source, self.parent, &plan.steps)?;
+        journal.times.extend(self.host_times(place, &journal.times));
+        journal.settle = plan.settle.clone();
+        journal.index_lock = self.git.is_some();
+        journal.write(self.store)?;
+        fault::point("merge.stage").context("cannot stage in", place)?;
+        match fs::DirBuilder::new().mode(0o700).create(place) {
+            Ok(()) => {}
+            Err(e)
+                if [libc::EEXIST, libc::EACCES, libc::EPERM, libc::EROFS].contains(&e.raw_os_error().unwrap_or(0)) =>
+            {
+                return Ok(None);
+            }
+            Err(e) => return Err(e).context("cannot stage in", place),
+        }
+        Ok(Some((layout, open_root(place).context("cannot stage in", place)?)))
+    }
+
+    fn carry_out(
+        &self,
+        journal: Journal,
+        (layout, stage): (Layout, std::os::fd::OwnedFd),
+    ) -> std::result::Result<(), Stop> {
+        let (parent, repository, store) = (self.parent, self.repository, self.store);
+        let mut replay = Replay { parent, repository, stage, store, journal };
+        let done = self.prepare_and_land(&mut replay, &layout);
+        match done {
+            // Whatever fails now is cleared up by the next command: the parent is new.
+            Ok(()) => {
+                replay.finish()?;
+                if let (Some(_), Some(repository)) = (&self.git, repository) {
+                    repository.refresh();
+                }
+                Ok(())
+            }
+            Err(stop) => {
+                replay.undo()?;
+                Err(stop)
+            }
+        }
+    }
+
+    fn prepare_and_land(&self, replay: &mut Replay<'_>, layout: &Layout) -> std::result::Result<(), Stop> {
+        let mut ops = layout.build(self.source, self.parent, &replay.stage)?;
+        if let (Some(git), Some(repository)) = (&self.git, self.repository) {
+            ops.extend(git.prepare(repository, self.source, &replay.stage)?);
+        }
+        let mut journal = replay.journal.clone();
+        journal.ops = ops;
+        journal.phase = Phase::Ready;
+        fault::point("merge.ready").context("cannot write the journal of", &self.parent.path)?;
+        journal.write(self.store)?;
+        replay.journal = journal;
+        replay.land(false)
+    }
+
+    /// Whether files can be renamed from the upper to this place.
+    fn same_mount(&self, place: &Path) -> bool {
+        let upper = &self.source.upper;
+        place.parent().and_then(|holder| open_root(holder).ok()).is_some_and(|holder| {
+            let dev = |fd: &std::os::fd::OwnedFd| Stat::of(fd.as_fd()).map(|stat| stat.dev).ok();
+            let mount = |fd: &std::os::fd::OwnedFd| mount_id(fd.as_fd()).ok();
+            dev(upper).is_some() && dev(upper) == dev(&holder) && mount(upper) == mount(&holder)
+        })
+    }
+
+    /// The times of a directory of the parent that would hold the stage.
+    fn host_times(&self, place: &Path, known: &[Times]) -> Option<Times> {
+        let host = RelPath::new(place.parent()?.strip_prefix(&self.parent.path).ok()?)?;
+        if known.iter().any(|times| times.after.0 == host) {
+            return None;
+        }
+        let stat = self.parent.look(&host).ok()?.stat()?;
+        let times = (host, stat.atime, stat.mtime);
+        Some(Times { before: Some(times.clone()), after: times })
+    }
+}
+
+/// Undoes or finishes every merge that was broken off. A parent that somebody is merging into right now is left alone.
+pub fn recover(bases: &Path) -> Result<Vec<Recovered>> {
+    let mut recovered = Vec::new();
+    let entries = match fs::read_dir(bases) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(recovered),
+        Err(e) => return Err(e).context("cannot list", bases),
+    };
+    for entry in entries {
+        let store = entry.context("cannot list", bases)?.path();
+        // Cheap when there is nothing to do, which is nearly always.
+        if fs::symlink_metadata(store.join(super::journal::FILE)).is_err() {
+            continue;
+        }
+        let lock = match FileLock::acquire(&lock_path(&store), "recovery of a merge", Wait::No) {
+            Ok(lock) => lock,
+            Err(e) if e.kind() == Kind::Locked => continue,
+            Err(e) => return Err(e),
+        };
+        if let Some(journal) = Journal::read(&store)? {
+            recovered.push(resume(journal, &store)?);
+        }
+        drop(lock);
+    }
+    Ok(recovered)
+}
+
+/// Undoes or finishes a merge that was broken off; under the lock.
+fn resume(journal: Journal, store: &Path) -> Result<Recovered> {
+    let parent = Parent::open(&journal.parent)?;
+    if parent.stat.ident() != journal.root {
+        let what = "a merge was broken off, and another directory is now at";
+        return Err(Error::new(Kind::Corrupt, what).at(&journal.parent));
+    }
+    let repository = Repository::open(&parent)?;
+    let mut recovered = Recovered {
+        fork: journal.fork.clone(),
+        parent: journal.parent.clone(),
+        landed: journal.phase == Phase::Landed,
+        keep: journal.keep,
+    };
+    let Ok(stage) = open_root(&journal.stage) else {
+        // Not yet made, or removed already: all that is left is the journal (and the lock of the index).
+        if journal.index_lock {
+            super::gitstep::unlock_index(&journal.parent, &journal.fork)?;
+        }
+        remove_stage(&journal.stage)?;
+        Journal::close(store)?;
+        return Ok(recovered);
+    };
+    let mut replay = Replay { parent: &parent, repository: repository.as_ref(), stage, store, journal };
+    match replay.journal.phase {
+        Phase::Landed => replay.finish()?,
+        Phase::Ready if replay.touched().is_some() => {
+            // Somebody has worked on with what had already landed: going back would throw that away.
+            if let Err(stop) = replay.land(true) {
+                return Err(match stop {
+                    Stop::Failed(error) => error,
+                    Stop::Changed(path) => broken_off(&replay.journal.stage).at(path.as_path()),
+                });
+            }
+            recovered.landed = true;
+            replay.finish()?;
+        }
+        Phase::Staging | Phase::Ready => replay.undo()?,
+    }
+    Ok(recovered)
+}
+
+fn broken_off(stage: &Path) -> Error {
+    let what = format!(
+        "a merge was broken off, and the parent was changed since on both sides of the break; old and new objects are in \
+         {stage:?}; the first that differs is"
+    );
+    Error::new(Kind::Conflict, what)
+}

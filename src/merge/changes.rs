@@ -1,0 +1,352 @@
+//! The change set: what the upper of a fork says about the base, found in O(changes).
+//!
+//! Only the upper is walked, never the base. Whether a base object stood at a place when the fork was made is known
+//! from the ledger; where a power cut took the ledger's tail, from the mark of origin, and failing that from the base
+//! itself, as long as its change time is older than the fork.
+//!
+//! Each change has two paths: `path`, where the fork shows it, and `lower`, where the base has (or had) the object that
+//! it stands for. They differ below a renamed directory.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+
+use rustix::fs::{Dir, OFlags};
+use rustix::io::Errno;
+
+use super::Os;
+use super::Source;
+use crate::error::{Context, Result};
+use crate::layer::ledger::{self, BaseState};
+use crate::layer::marks::{self, DirMarks};
+use crate::names::RelPath;
+use crate::sys::{At, Ident, Stat, Time, open_beneath};
+
+/// What happened at a place.
+#[derive(Clone, Debug)]
+pub(crate) enum What {
+    /// Something that is no directory stands there: written, replaced or new.
+    Put(Put),
+    /// A directory stands there that the base did not have there.
+    Mkdir(Stat),
+    /// A directory of the base: its own attributes may differ now. With `opaque`, none of its old entries are left but
+    /// those that are changes of their own.
+    Attributes {
+        /// The directory in the upper.
+        stat: Stat,
+        /// Old entries are gone, and `kept` are the names that stand in the upper.
+        opaque: Option<HashSet<OsString>>,
+        /// It is in the upper only for the sake of what is below it.
+        untouched: bool,
+    },
+    /// A directory of the base stands here now; it was at `lower`.
+    Move {
+        /// The directory in the upper.
+        stat: Stat,
+        /// What the base has or had at its new place, by the base's names.
+        place: Option<RelPath>,
+    },
+    /// The base's object is gone.
+    Gone,
+}
+
+/// An object in the upper that is no directory.
+#[derive(Clone, Debug)]
+pub(crate) struct Put {
+    /// Its attributes.
+    pub(crate) stat: Stat,
+    /// Where its data is, when not at its path in the upper: the name of an entry of the hard-link index.
+    pub(crate) index: Option<OsString>,
+    /// The base object it is a copy of.
+    pub(crate) origin: Option<Ident>,
+}
+
+/// One change.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    /// Where the fork shows it.
+    pub(crate) path: RelPath,
+    /// Where the base has or had the object it stands for; `None` where a renamed directory has left the place free.
+    pub(crate) lower: Option<RelPath>,
+    /// The state of that object when the fork covered it; `None` where there was none.
+    pub(crate) was: Option<BaseState>,
+    /// What happened.
+    pub(crate) what: What,
+}
+
+/// The change set of a fork.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    /// From the top down; a directory comes before what is in it.
+    pub(crate) list: Vec<Change>,
+    /// What the fork remembers of the base.
+    pub(crate) past: Past,
+}
+
+/// What a fork remembers of the base.
+#[derive(Debug, Default)]
+pub(crate) struct Past {
+    ledger: HashMap<RelPath, BaseState>,
+    created: Time,
+}
+
+impl Past {
+    /// The state of a base path when the fork covered it. `present` is what stands there now: it counts where nothing
+    /// was noted and it is older than the fork.
+    pub(crate) fn was(&self, lower: &RelPath, present: Option<&Stat>) -> Option<BaseState> {
+        let old = || present.filter(|stat| stat.ctime <= self.created).map(BaseState::from);
+        self.ledger.get(lower).copied().or_else(old)
+    }
+}
+
+/// Reads the change set of a fork. `base` is the root of its base.
+pub(crate) fn read(source: &Source, base: &OwnedFd) -> Result<Changes> {
+    let ledger = ledger::read(&source.work).context("cannot read the ledger of the fork", &source.path)?;
+    let past = Past { ledger, created: source.created };
+    let mut walk = Walk { base, past, list: Vec::new(), moved: HashSet::new() };
+    walk.everything(source).context("cannot read the changes of the fork", &source.path)?;
+    Ok(Changes { list: walk.list, past: walk.past })
+}
+
+struct Walk<'a> {
+    base: &'a OwnedFd,
+    past: Past,
+    list: Vec<Change>,
+    /// The old places of renamed directories.
+    moved: HashSet<RelPath>,
+}
+
+impl Walk<'_> {
+    fn everything(&mut self, source: &Source) -> Os<()> {
+        let root = RelPath::root();
+        let dir = open_beneath(&source.upper, &root, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        self.find_moved(&dir, &root)?;
+        let stat = Stat::of(dir.as_fd())?;
+        let was = self.was(Some(&root));
+        let marks = DirMarks::read(At::new(&dir, "."))?;
+        let untouched = marks.origin.is_none_or(|origin| origin.ctime.is_some());
+        let what = What::Attributes { stat, opaque: None, untouched };
+        self.list.push(Change { path: root.clone(), lower: Some(root.clone()), was, what });
+        self.directory(&dir, &marks, &root, Some(&root))?;
+        self.other_names(source)
+    }
+
+    /// Collects the old places of renamed directories: what stands there now is none of the base's.
+    fn find_moved(&mut self, dir: &OwnedFd, path: &RelPath) -> Os<()> {
+        for name in names(dir)? {
+            let at = At::new(dir, &name);
+            if !at.stat()?.is_dir() {
+                continue;
+            }
+            let path = path.join(&name);
+            let marks = DirMarks::read(at)?;
+            if let Some(from) = moved_from(&marks) {
+                self.moved.insert(from);
+            }
+            self.find_moved(&at.open(OFlags::RDONLY | OFlags::DIRECTORY)?, &path)?;
+        }
+        Ok(())
+    }
+
+    fn directory(&mut self, dir: &OwnedFd, marks: &DirMarks, path: &RelPath, lower: Option<&RelPath>) -> Os<()> {
+        for name in names(dir)? {
+            let at = At::new(dir, &name);
+            let stat = at.stat()?;
+            let path = path.join(&name);
+            // A place that a renamed directory has left is free, whatever the base still has there.
+            let below = lower.map(|lower| lower.join(&name)).filter(|below| !self.left(below, at, &stat));
+            if marks::is_whiteout(at, &stat, marks.attribute_whiteouts)? {
+                let was = self.was(below.as_ref());
+                if was.is_some() {
+                    self.list.push(Change { path, lower: below, was, what: What::Gone });
+                }
+            } else if stat.is_dir() {
+                self.subdirectory(at, stat, path, below)?;
+            } else {
+                let origin = if stat.is_file() { marks::read_origin(at)? } else { None };
+                let was = self.was(below.as_ref());
+                let what = What::Put(Put { stat, index: None, origin: origin.map(|origin| origin.ident) });
+                self.list.push(Change { path, lower: below, was, what });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the base's directory of this place is elsewhere in the fork (and not back at its place).
+    fn left(&self, below: &RelPath, at: At<'_>, stat: &Stat) -> bool {
+        let back = || stat.is_dir() && DirMarks::read(at).is_ok_and(|marks| moved_from(&marks).as_ref() == Some(below));
+        self.moved.contains(below) && !back()
+    }
+
+    fn subdirectory(&mut self, at: At<'_>, stat: Stat, path: RelPath, below: Option<RelPath>) -> Os<()> {
+        let dir = at.open(OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let marks = DirMarks::read(at)?;
+        let mut was = self.was(below.as_ref());
+        if was.is_none() && marks.origin.is_some() && marks.redirect.is_none() {
+            // Noted by its mark alone: the ledger's line was lost, and the base has changed the directory since.
+            let present = below.as_ref().and_then(|below| self.present(below));
+            was = present.filter(Stat::is_dir).map(|stat| BaseState::from(&stat));
+        }
+        let moved = moved_from(&marks).filter(|from| Some(from) != below.as_ref());
+        let lower = moved.clone().or_else(|| below.clone());
+        if let Some(from) = moved {
+            if was.is_some() {
+                self.list.push(Change { path: path.clone(), lower: below.clone(), was, what: What::Gone });
+            }
+            let was = self.was(Some(&from));
+            let what = What::Move { stat, place: below };
+            self.list.push(Change { path: path.clone(), lower: Some(from), was, what });
+        } else if was.is_some_and(|was| is_dir(was.mode)) {
+            let opaque = if marks.opaque { Some(self.standing(&dir, &marks)?) } else { None };
+            let untouched = marks.origin.is_some_and(|origin| origin.ctime.is_some());
+            let what = What::Attributes { stat, opaque, untouched };
+            self.list.push(Change { path: path.clone(), lower: below, was, what });
+        } else {
+            self.list.push(Change { path: path.clone(), lower: below, was, what: What::Mkdir(stat) });
+        }
+        self.directory(&dir, &marks, &path, lower.as_ref())
+    }
+
+    /// The names in an upper directory that are not whiteouts.
+    fn standing(&self, dir: &OwnedFd, marks: &DirMarks) -> Os<HashSet<OsString>> {
+        let mut standing = HashSet::new();
+        for name in names(dir)? {
+            let at = At::new(dir, &name);
+            if !marks::is_whiteout(at, &at.stat()?, marks.attribute_whiteouts)? {
+                standing.insert(name);
+            }
+        }
+        Ok(standing)
+    }
+
+    fn was(&self, lower: Option<&RelPath>) -> Option<BaseState> {
+        let lower = lower?;
+        match self.past.ledger.get(lower) {
+            Some(state) => Some(*state),
+            None => self.past.was(lower, self.present(lower).as_ref()),
+        }
+    }
+
+    fn present(&self, lower: &RelPath) -> Option<Stat> {
+        let fd = open_beneath(self.base, lower, OFlags::PATH | OFlags::NOFOLLOW).ok()?;
+        Stat::of(fd.as_fd()).ok()
+    }
+
+    /// Adds the names of written hard links that are not in the upper: the fork shows the new data under them too.
+    ///
+    /// Only here the base may have to be walked: when it has more names of such a file than the fork has covered.
+    fn other_names(&mut self, source: &Source) -> Os<()> {
+        let index = match At::new(&source.work, INDEX).open(OFlags::RDONLY | OFlags::DIRECTORY) {
+            Ok(dir) => dir,
+            Err(Errno::NOENT) => return Ok(()),
+            Err(e) => return Err(e),
+        };
+        let mut wanted: HashMap<u64, (Ident, OsString, Stat)> = HashMap::new();
+        for name in names(&index)? {
+            let Some(key) = index_key(&name) else { continue };
+            let stat = At::new(&index, &name).stat()?;
+            let covered: Vec<&RelPath> =
+                self.past.ledger.iter().filter(|(_, state)| state.ident == key).map(|(path, _)| path).collect();
+            let links = covered.iter().filter_map(|path| self.present(path)).find(|stat| stat.ident() == key);
+            if links.is_some_and(|stat| stat.nlink as usize <= covered.len()) {
+                continue;
+            }
+            wanted.insert(key.ino, (key, name, stat));
+        }
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let device = Stat::of(self.base.as_fd())?.dev;
+        let mut found = Vec::new();
+        scan(self.base, &RelPath::root(), device, &mut |path, stat| {
+            if let Some((ident, name, data)) = wanted.get(&stat.ino)
+                && *ident == stat.ident()
+            {
+                found.push((path, BaseState::from(stat), name.clone(), *data));
+            }
+        })?;
+        for (lower, was, name, stat) in found {
+            if !self.past.ledger.contains_key(&lower) {
+                let origin = Some(was.ident);
+                let what = What::Put(Put { stat, index: Some(name), origin });
+                self.list.push(Change { path: self.shown_at(&lower), lower: Some(lower), was: Some(was), what });
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the fork shows a base path that it has not covered.
+    fn shown_at(&self, lower: &RelPath) -> RelPath {
+        let moves = self.list.iter().filter_map(|change| match (&change.what, &change.lower) {
+            (What::Move { .. }, Some(from)) => Some((from, &change.path)),
+            _ => None,
+        });
+        let nearest = moves
+            .filter(|(from, _)| lower.as_path().starts_with(from.as_path()))
+            .max_by_key(|(from, _)| from.as_bytes().len());
+        let moved = nearest.and_then(|(from, to)| {
+            let rest = lower.as_path().strip_prefix(from.as_path()).ok()?;
+            RelPath::new(&to.as_path().join(rest))
+        });
+        moved.unwrap_or_else(|| lower.clone())
+    }
+}
+
+/// The old place of a renamed directory.
+fn moved_from(marks: &DirMarks) -> Option<RelPath> {
+    marks.redirect.clone().filter(|_| !marks.opaque)
+}
+
+/// The directory of written hard links in the work area.
+pub(crate) const INDEX: &str = "index";
+
+/// Which base object an entry of the hard-link index stands for: `<ino>-<sec>.<nsec>`.
+fn index_key(name: &OsStr) -> Option<Ident> {
+    let (ino, rest) = name.to_str()?.split_once('-')?;
+    let (sec, nsec) = rest.split_once('.')?;
+    let btime = Time { sec: sec.parse().ok()?, nsec: nsec.parse().ok()? };
+    Some(Ident { ino: ino.parse().ok()?, btime })
+}
+
+/// Whether a mode is that of a directory.
+pub(crate) fn is_dir(mode: u32) -> bool {
+    rustix::fs::FileType::from_raw_mode(mode) == rustix::fs::FileType::Directory
+}
+
+/// The names in a directory, in the order of their bytes.
+pub(crate) fn names(dir: &OwnedFd) -> Os<Vec<OsString>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(dir)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." {
+            names.push(OsStr::from_bytes(name).to_os_string());
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Visits everything with several names below a directory, on its own file system.
+fn scan(dir: &OwnedFd, path: &RelPath, device: u64, visit: &mut dyn FnMut(RelPath, &Stat)) -> Os<()> {
+    let dir = open_beneath(dir, &RelPath::root(), OFlags::RDONLY | OFlags::DIRECTORY)?;
+    for name in names(&dir)? {
+        let at = At::new(&dir, &name);
+        let Some(stat) = at.try_stat()? else { continue };
+        let path = path.join(&name);
+        if stat.is_dir() {
+            if stat.dev == device && !stat.mount_root {
+                scan(&at.open(OFlags::RDONLY | OFlags::DIRECTORY)?, &path, device, visit)?;
+            }
+        } else if stat.nlink > 1 {
+            visit(path, &stat);
+        }
+    }
+    Ok(())
+}
+
+/// Opens a directory given by an `O_PATH` descriptor for reading.
+pub(crate) fn open_dir(dir: &OwnedFd) -> Os<OwnedFd> {
+    open_beneath(dir, &RelPath::root(), OFlags::RDONLY | OFlags::DIRECTORY)
+}

@@ -1,0 +1,167 @@
+//! The journal of a merge: everything that whoever comes after a crash needs in order to undo or finish it.
+//!
+//! One file per parent in the store, written three times: before anything is made, before the first rename into the
+//! parent, and when the last one is done. Each step names the objects it moves by number and birth time, so that looking
+//! at where they are tells whether it was taken.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::durable;
+use crate::error::Result;
+use crate::names::RelPath;
+use crate::sys::{Ident, Stat, Time};
+
+/// The name of the journal in the directory that the store keeps for the parent.
+pub(crate) const FILE: &str = "journal.json";
+
+/// How far the merge is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Phase {
+    /// Objects are made in the stage; the parent is as it was. Recovery undoes.
+    Staging,
+    /// Objects are renamed into the parent. Recovery undoes.
+    Ready,
+    /// The parent is new. Recovery clears up.
+    Landed,
+}
+
+/// An object as it was seen, to tell whether it is still the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Seen {
+    pub(crate) ident: Ident,
+    pub(crate) mode: u32,
+    pub(crate) size: u64,
+    pub(crate) mtime: Time,
+}
+
+impl From<&Stat> for Seen {
+    fn from(stat: &Stat) -> Self {
+        Self { ident: stat.ident(), mode: stat.mode, size: stat.size, mtime: stat.mtime }
+    }
+}
+
+impl Seen {
+    /// Whether this is the same object, unchanged. Size and times of a directory change with its entries.
+    pub(crate) fn is(&self, stat: &Stat) -> bool {
+        let now = Self::from(stat);
+        if stat.is_dir() { now.ident == self.ident } else { now == *self }
+    }
+}
+
+/// Owner, permissions and extended attributes of a directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Attributes {
+    pub(crate) mode: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) xattrs: Vec<(Bytes, Vec<u8>)>,
+}
+
+/// A name in JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Bytes(#[serde(with = "crate::names::json")] pub(crate) OsString);
+
+/// One step in the parent. A slot is the name of an object in the stage.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Op {
+    /// The object at `path` goes to the slot.
+    Detach { path: RelPath, slot: String, seen: Seen },
+    /// The object in the slot changes places with the one at `path`.
+    Swap { path: RelPath, slot: String, old: Seen, new: Seen },
+    /// The object in the slot goes to `path`, where nothing is.
+    Attach { path: RelPath, slot: String, new: Seen },
+    /// The directory at `path` gets other attributes.
+    Attributes { path: RelPath, before: Attributes, after: Attributes },
+    /// A ref of the parent's repository changes; `None` is "there is none".
+    Ref { name: String, before: Option<String>, after: Option<String> },
+    /// `HEAD` of the parent's repository changes, to `ref: NAME` or to a commit.
+    Head { before: String, after: String },
+}
+
+/// Access and modification time of a directory whose entries change.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Times {
+    /// Its path before the merge, where it existed then, and the times it had.
+    pub(crate) before: Option<(RelPath, Time, Time)>,
+    /// Its path after the merge, and the times it gets.
+    pub(crate) after: (RelPath, Time, Time),
+}
+
+/// An object that was moved out of the fork's upper, into the stage.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Taken {
+    pub(crate) upper: RelPath,
+    /// Its path in the stage; its first component is a slot.
+    pub(crate) stage: RelPath,
+}
+
+/// The journal.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Journal {
+    /// The fork that is merged.
+    pub(crate) fork: String,
+    /// What a person calls it.
+    pub(crate) name: String,
+    /// Whether it lives on afterwards.
+    pub(crate) keep: bool,
+    /// The parent.
+    #[serde(with = "crate::names::json")]
+    pub(crate) parent: PathBuf,
+    /// Its root.
+    pub(crate) root: Ident,
+    /// The fork's upper.
+    #[serde(with = "crate::names::json")]
+    pub(crate) upper: PathBuf,
+    /// Where objects wait; ours alone.
+    #[serde(with = "crate::names::json")]
+    pub(crate) stage: PathBuf,
+    /// We hold the repository's `index.lock`.
+    pub(crate) index_lock: bool,
+    pub(crate) phase: Phase,
+    pub(crate) taken: Vec<Taken>,
+    pub(crate) ops: Vec<Op>,
+    pub(crate) times: Vec<Times>,
+    /// What the fork has to know of the result where it lives on.
+    pub(crate) settle: Settle,
+}
+
+/// What changes for a fork when its changes have become the parent's.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Settle {
+    /// Directories of the base that have moved: from, to.
+    pub(crate) moves: Vec<(RelPath, RelPath)>,
+    /// Objects and whiteouts of the upper that the parent has by now, or something that holds both sides.
+    pub(crate) trim: Vec<RelPath>,
+    /// Directories of the upper through which the parent's may show again.
+    pub(crate) open: Vec<RelPath>,
+}
+
+impl durable::Record for Journal {
+    const KIND: &'static str = "treefork merge journal";
+    const VERSION: u32 = 1;
+}
+
+impl Journal {
+    /// Reads the journal of a parent; `None` where no merge is under way.
+    pub(crate) fn read(dir: &Path) -> Result<Option<Self>> {
+        durable::read_record(&dir.join(FILE))
+    }
+
+    /// Writes it, durably.
+    pub(crate) fn write(&self, dir: &Path) -> Result<()> {
+        durable::write_record(&dir.join(FILE), self)
+    }
+
+    /// Closes it: the merge is over.
+    pub(crate) fn close(dir: &Path) -> Result<()> {
+        use crate::error::Context;
+        let path = dir.join(FILE);
+        std::fs::remove_file(&path).context("cannot close the journal", &path)?;
+        durable::sync_dir(dir)
+    }
+}

@@ -1,0 +1,111 @@
+//! The tree that receives a merge, looked at by path: beneath its root, through no symbolic link, across no mount.
+
+use std::cell::RefCell;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use super::Os;
+use super::table::Reason;
+use crate::error::{Context, Result};
+use crate::names::RelPath;
+use crate::sys::{At, Stat, mount_id, open_beneath};
+
+/// What a path of the parent leads to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Found {
+    /// To this.
+    There(Stat),
+    /// To nothing, in a directory that is there.
+    Absent,
+    /// Nowhere: for this reason nothing can be put there either.
+    Blocked(Reason),
+}
+
+impl Found {
+    /// The attributes, if something is there.
+    pub(crate) fn stat(self) -> Option<Stat> {
+        match self {
+            Found::There(stat) => Some(stat),
+            Found::Absent | Found::Blocked(_) => None,
+        }
+    }
+}
+
+/// The parent of a merge.
+#[derive(Debug)]
+pub(crate) struct Parent {
+    /// Where it is.
+    pub(crate) path: PathBuf,
+    /// Its root, open for reading.
+    pub(crate) root: OwnedFd,
+    /// Attributes of the root.
+    pub(crate) stat: Stat,
+    /// The mount that the root is on.
+    pub(crate) mount: u64,
+    /// The directory opened last: changes come directory by directory.
+    last: RefCell<Option<(RelPath, Rc<OwnedFd>)>>,
+}
+
+impl Parent {
+    /// Opens the tree at `path`, links in that path followed.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let cannot = "cannot open the parent";
+        let path = std::fs::canonicalize(path).context(cannot, path)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(&path, flags, rustix::fs::Mode::empty()).context(cannot, &path)?;
+        let stat = Stat::of(root.as_fd()).context(cannot, &path)?;
+        let mount = mount_id(root.as_fd()).context(cannot, &path)?;
+        Ok(Self { path, root, stat, mount, last: RefCell::new(None) })
+    }
+
+    /// Opens a directory of it (`O_PATH`). `ELOOP`, `ENOTDIR` or `ENOENT` where there is none, `EXDEV` where another
+    /// file system or mount is there.
+    pub(crate) fn dir(&self, path: &RelPath) -> Os<Rc<OwnedFd>> {
+        if let Some((last, fd)) = &*self.last.borrow()
+            && last == path
+        {
+            return Ok(Rc::clone(fd));
+        }
+        let fd = open_beneath(&self.root, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW)?;
+        if Stat::of(fd.as_fd())?.dev != self.stat.dev || mount_id(fd.as_fd())? != self.mount {
+            return Err(Errno::XDEV);
+        }
+        let fd = Rc::new(fd);
+        *self.last.borrow_mut() = Some((path.clone(), Rc::clone(&fd)));
+        Ok(fd)
+    }
+
+    /// Forgets the directory opened last: names have moved.
+    pub(crate) fn forget(&self) {
+        *self.last.borrow_mut() = None;
+    }
+
+    /// Calls `body` with the entry that a path means.
+    pub(crate) fn with<T>(&self, path: &RelPath, body: impl FnOnce(At<'_>) -> Os<T>) -> Os<T> {
+        match (path.parent(), path.file_name()) {
+            (Some(parent), Some(name)) => body(At::new(&*self.dir(&parent)?, name)),
+            _ => body(At::new(&self.root, ".")),
+        }
+    }
+
+    /// What a path leads to.
+    pub(crate) fn look(&self, path: &RelPath) -> Os<Found> {
+        match self.with(path, |at| at.stat()) {
+            Ok(stat) if stat.dev != self.stat.dev || (stat.mount_root && !path.is_root()) => {
+                Ok(Found::Blocked(Reason::OtherFileSystem))
+            }
+            Ok(stat) => Ok(Found::There(stat)),
+            Err(Errno::NOENT) => {
+                let parent = path.parent().unwrap_or_default();
+                Ok(if self.dir(&parent).is_ok() { Found::Absent } else { Found::Blocked(Reason::NoDirectory) })
+            }
+            Err(Errno::NOTDIR | Errno::LOOP) => Ok(Found::Blocked(Reason::NoDirectory)),
+            Err(Errno::XDEV) => Ok(Found::Blocked(Reason::OtherFileSystem)),
+            Err(e) => Err(e),
+        }
+    }
+}

@@ -1,0 +1,673 @@
+//! From the change set and the parent's present state to the plan: each path gets its verdict from the table.
+
+use std::collections::{HashMap, HashSet};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use super::changes::{Change, Changes, Put, What, is_dir, names};
+use super::combine::{Combined, Combiner};
+use super::compare::{attributes, same_object, theirs};
+use super::parent::{Found, Parent};
+use super::plan::{Action, Conflict, Entry, LeftOut, Make, Omission, Plan, Step};
+use super::repository::{Repository, is_carried, is_history};
+use super::table::{Ours, Reason, Theirs, Verdict, verdict};
+use super::{Options, Os, Side, Source};
+use crate::error::{Error, Result};
+use crate::layer::ledger::BaseState;
+use crate::names::RelPath;
+use crate::sys::{At, Ident, Stat, open_beneath};
+
+/// Works out the plan.
+pub(crate) struct Planner<'a> {
+    pub(crate) source: &'a Source,
+    pub(crate) parent: &'a Parent,
+    /// The base, where that is another tree than the parent.
+    pub(crate) elsewhere: Option<&'a Parent>,
+    pub(crate) changes: &'a Changes,
+    pub(crate) options: &'a Options,
+    /// The git repository of the parent, if its root is the top of one.
+    pub(crate) repository: Option<&'a Repository>,
+    ignored: HashSet<RelPath>,
+    tracked: HashSet<RelPath>,
+    /// Old places of renamed directories.
+    moved: HashSet<RelPath>,
+    /// What the fork deleted, by what it was: where a file went that turned up elsewhere.
+    gone: HashMap<Ident, (RelPath, RelPath)>,
+    /// Directories of the fork that the merge makes.
+    fresh: HashSet<RelPath>,
+    /// Directories of the fork below which nothing is looked at any more.
+    closed: HashSet<RelPath>,
+    plan: Plan,
+}
+
+/// An error of the file system about one path.
+fn failed<'p>(path: &'p RelPath) -> impl FnOnce(Errno) -> Error + 'p {
+    move |errno| Error::io("cannot compare the fork with the parent at", errno).at(path.as_path())
+}
+
+impl<'a> Planner<'a> {
+    pub(crate) fn new(
+        source: &'a Source,
+        parent: &'a Parent,
+        elsewhere: Option<&'a Parent>,
+        changes: &'a Changes,
+        options: &'a Options,
+        repository: Option<&'a Repository>,
+    ) -> Self {
+        let mut moved = HashSet::new();
+        let mut gone = HashMap::new();
+        for change in &changes.list {
+            match (&change.what, &change.lower, &change.was) {
+                (What::Move { .. }, Some(from), _) => drop(moved.insert(from.clone())),
+                (What::Gone, Some(lower), Some(was)) if !is_dir(was.mode) => {
+                    gone.insert(was.ident, (change.path.clone(), lower.clone()));
+                }
+                _ => {}
+            }
+        }
+        let (ignored, tracked, fresh, closed) = Default::default();
+        Self {
+            source,
+            parent,
+            elsewhere,
+            changes,
+            options,
+            repository,
+            ignored,
+            tracked,
+            moved,
+            gone,
+            fresh,
+            closed,
+            plan: Plan::default(),
+        }
+    }
+
+    /// The plan. Writes nothing.
+    pub(crate) fn plan(mut self) -> Result<Plan> {
+        self.ask_git()?;
+        for change in &self.changes.list {
+            self.change(change)?;
+        }
+        self.plan.entries.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(self.plan)
+    }
+
+    fn change(&mut self, change: &Change) -> Result<()> {
+        let path = &change.path;
+        if self.is_closed(path) {
+            return Ok(());
+        }
+        if !self.is_wanted(change) {
+            self.plan.partial |= !matches!(change.what, What::Attributes { untouched: true, opaque: None, .. });
+            return Ok(());
+        }
+        if self.is_git(change) {
+            return Ok(());
+        }
+        if self.ignored.contains(path) {
+            self.leave_out(path, Omission::Ignored);
+            return Ok(());
+        }
+        let found = match &change.lower {
+            // In a directory that the merge makes there is nothing yet.
+            _ if path.parent().is_some_and(|parent| self.fresh.contains(&parent)) => Found::Absent,
+            Some(lower) => self.parent.look(lower).map_err(failed(path))?,
+            None => Found::Absent,
+        };
+        match &change.what {
+            What::Gone => self.gone(change, found),
+            What::Put(put) => self.put(change, put, found),
+            What::Mkdir(stat) => self.mkdir(change, stat, found),
+            What::Move { stat, place } => self.r#move(change, stat, place.as_ref(), found),
+            What::Attributes { stat, untouched, opaque } => {
+                self.attributes(change, stat, *untouched, found)?;
+                match (opaque, found) {
+                    (Some(kept), Found::There(there)) if there.is_dir() => {
+                        self.plan.settle.open.push(path.clone());
+                        self.emptied(change, kept)
+                    }
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+
+    fn gone(&mut self, change: &Change, found: Found) -> Result<()> {
+        let Some(lower) = &change.lower else { return Ok(()) };
+        let stat = match found {
+            Found::There(stat) => stat,
+            Found::Blocked(Reason::OtherFileSystem) => {
+                self.conflict(&change.path, Reason::OtherFileSystem);
+                return Ok(());
+            }
+            Found::Absent | Found::Blocked(_) => {
+                self.trim(&change.path);
+                return Ok(());
+            }
+        };
+        if self.delete(&change.path, lower, &stat, change.was.as_ref(), false)? {
+            self.plan.steps.push(Step::Detach { path: lower.clone(), seen: stat });
+            self.trim(&change.path);
+        }
+        Ok(())
+    }
+
+    /// What the parent has by now needs no place in the upper of a fork that lives on.
+    fn trim(&mut self, path: &RelPath) {
+        self.plan.settle.trim.push(path.clone());
+    }
+
+    /// Old entries of a directory that the fork emptied go; new ones of the parent stay.
+    fn emptied(&mut self, change: &Change, kept: &HashSet<std::ffi::OsString>) -> Result<()> {
+        let Some(lower) = &change.lower else { return Ok(()) };
+        for (name, stat) in self.entries(lower).map_err(failed(lower))? {
+            let (path, below) = (change.path.join(&name), lower.join(&name));
+            if kept.contains(&name) || self.moved.contains(&below) || self.ignored.contains(&below) {
+                continue;
+            }
+            let Some(was) = self.changes.past.was(&below, Some(&stat)) else { continue };
+            if self.delete(&path, &below, &stat, Some(&was), false)? {
+                self.plan.steps.push(Step::Detach { path: below, seen: stat });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether an object and all that is in it may go. What may go although its directory must stay is taken away here.
+    fn delete(
+        &mut self,
+        path: &RelPath,
+        lower: &RelPath,
+        stat: &Stat,
+        was: Option<&BaseState>,
+        inside: bool,
+    ) -> Result<bool> {
+        if self.ignored.contains(lower) && !stat.is_dir() {
+            self.leave_out(path, Omission::Ignored);
+            return Ok(false);
+        }
+        if stat.mount_root || stat.dev != self.parent.stat.dev {
+            self.conflict(path, Reason::OtherFileSystem);
+            return Ok(false);
+        }
+        if was.is_none() && inside && !stat.is_dir() {
+            return Ok(self.resolved(path, Reason::NewInDeleted));
+        }
+        let there = self.judge(was, lower, Some(stat))?;
+        if stat.is_dir() {
+            match verdict(Ours::DeleteDir, there) {
+                Verdict::Conflict(reason) if !self.resolved(path, reason) => return Ok(false),
+                // A directory nobody noted: what is in it decides, and an empty one that is new is not ours to remove.
+                _ => return self.delete_inside(path, lower, stat, was.is_some()),
+            }
+        }
+        match verdict(Ours::Delete, there) {
+            Verdict::Conflict(reason) if !self.resolved(path, reason) => return Ok(false),
+            _ => {}
+        }
+        if self.repository.is_some() && !self.options.allow_delete && !self.tracked.contains(lower) {
+            let renamed = self.tracked.contains(path);
+            if !renamed && !self.resolved(path, Reason::UntrackedDeletion) {
+                return Ok(false);
+            }
+        }
+        self.entry(path.clone(), Action::Delete, stat, Some(stat.mode), None);
+        Ok(true)
+    }
+
+    fn delete_inside(&mut self, path: &RelPath, lower: &RelPath, stat: &Stat, known: bool) -> Result<bool> {
+        let mut going = Vec::new();
+        let mut all = true;
+        let mut empty = true;
+        for (name, child) in self.entries(lower).map_err(failed(lower))? {
+            let below = lower.join(&name);
+            if self.moved.contains(&below) {
+                continue;
+            }
+            empty = false;
+            let was = self.changes.past.was(&below, Some(&child));
+            if self.delete(&path.join(&name), &below, &child, was.as_ref(), true)? {
+                going.push(Step::Detach { path: below, seen: child });
+            } else {
+                all = false;
+            }
+        }
+        if empty && !known {
+            return Ok(self.resolved(path, Reason::NewInDeleted));
+        }
+        if all {
+            self.entry(path.clone(), Action::Delete, stat, Some(stat.mode), None);
+        } else {
+            self.plan.steps.extend(going);
+        }
+        Ok(all)
+    }
+
+    fn put(&mut self, change: &Change, put: &Put, found: Found) -> Result<()> {
+        let path = &change.path;
+        let present = match found {
+            Found::Blocked(reason) => {
+                self.conflict(path, reason);
+                return Ok(());
+            }
+            found => found.stat(),
+        };
+        if let (Some(lower), Some(there)) = (&change.lower, &present)
+            && !there.is_dir()
+            && self.same(put, path, lower, there).map_err(failed(path))?
+        {
+            self.trim(path);
+            return Ok(());
+        }
+        let ours = match &change.was {
+            None => Ours::Add,
+            Some(was) if is_dir(was.mode) != put.stat.is_dir() || kind(was.mode) != kind(put.stat.mode) => {
+                Ours::Replace
+            }
+            Some(_) => Ours::Edit,
+        };
+        let renamed_from =
+            put.origin.and_then(|origin| self.gone.get(&origin)).filter(|_| change.was.is_none()).cloned();
+        if let Some((from, lower)) = &renamed_from {
+            // Renamed here and gone there: the parent must not get back in one place what it deleted in another.
+            if present.is_none() && matches!(self.parent.look(lower).map_err(failed(from))?, Found::Absent) {
+                if self.resolved(path, Reason::DeletedInParent) {
+                    self.put_step(change, put, None, None);
+                }
+                return Ok(());
+            }
+        }
+        match verdict(ours, self.judge_change(change, present.as_ref())?) {
+            Verdict::Nothing => Ok(()),
+            Verdict::Take => self.take_put(change, put, present, renamed_from.map(|(from, _)| from)),
+            Verdict::Combine => self.combine(change, put, present),
+            Verdict::Conflict(reason) => {
+                if self.resolved(path, reason) {
+                    self.take_put(change, put, present, None)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn take_put(
+        &mut self,
+        change: &Change,
+        put: &Put,
+        present: Option<Stat>,
+        renamed_from: Option<RelPath>,
+    ) -> Result<()> {
+        match (present, &change.lower) {
+            (Some(there), Some(lower)) if there.is_dir() => {
+                let was = change.was.as_ref().filter(|was| is_dir(was.mode));
+                if self.delete(&change.path, lower, &there, was, false)? {
+                    self.plan.steps.push(Step::Detach { path: lower.clone(), seen: there });
+                    self.put_step(change, put, None, renamed_from);
+                } else if !self.plan.conflicts.iter().any(|c| c.path.as_path().starts_with(change.path.as_path())) {
+                    self.conflict(&change.path, Reason::TypeChanged);
+                }
+            }
+            (over, _) => self.put_step(change, put, over, renamed_from),
+        }
+        Ok(())
+    }
+
+    fn put_step(&mut self, change: &Change, put: &Put, over: Option<Stat>, renamed_from: Option<RelPath>) {
+        let make = match &put.index {
+            Some(name) => Make::Index { name: name.clone(), mode: None },
+            None => Make::Upper { path: change.path.clone(), mode: None },
+        };
+        let action = match (&over, &renamed_from) {
+            (None, Some(_)) => Action::Rename,
+            (None, None) if change.was.is_some() && change.lower.is_some() => Action::Retype,
+            (None, None) => Action::Add,
+            (Some(over), _) if kind(over.mode) != kind(put.stat.mode) => Action::Retype,
+            (Some(_), _) => Action::Edit,
+        };
+        self.entry(change.path.clone(), action, &put.stat, over.map(|s| s.mode), Some(put.stat.mode));
+        if let Some(entry) = self.plan.entries.last_mut() {
+            entry.from = renamed_from;
+            entry.present.clone_from(&change.lower);
+        }
+        self.trim(&change.path);
+        self.plan.steps.push(Step::Put { path: change.path.clone(), over, make });
+    }
+
+    fn combine(&mut self, change: &Change, put: &Put, present: Option<Stat>) -> Result<()> {
+        let (Some(there), Some(lower), Some(was)) = (present, &change.lower, &change.was) else { return Ok(()) };
+        let (source, parent, elsewhere) = (self.source, self.parent, self.elsewhere);
+        let combiner = Combiner { source, parent, elsewhere, repository: self.repository };
+        match combiner.combine(change, put, was, lower, &there).map_err(failed(&change.path))? {
+            Combined::Nothing => {
+                self.trim(&change.path);
+                Ok(())
+            }
+            Combined::Put { make, action, mode } => {
+                self.trim(&change.path);
+                self.entry(change.path.clone(), action, &put.stat, Some(there.mode), Some(mode));
+                if let Some(entry) = self.plan.entries.last_mut() {
+                    entry.present.clone_from(&change.lower);
+                }
+                self.plan.steps.push(Step::Put { path: change.path.clone(), over: Some(there), make });
+                Ok(())
+            }
+            Combined::Conflict(reason) => {
+                if self.resolved(&change.path, reason) {
+                    self.take_put(change, put, Some(there), None)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn mkdir(&mut self, change: &Change, stat: &Stat, found: Found) -> Result<()> {
+        let path = &change.path;
+        let present = match found {
+            Found::Blocked(reason) => {
+                self.conflict(path, reason);
+                self.closed.insert(path.clone());
+                return Ok(());
+            }
+            found => found.stat(),
+        };
+        if present.is_some_and(|there| there.is_dir()) {
+            self.plan.settle.open.push(path.clone());
+            return Ok(());
+        }
+        let ours = if change.was.is_some() { Ours::Replace } else { Ours::AddDir };
+        let take = match verdict(ours, self.judge_change(change, present.as_ref())?) {
+            Verdict::Take => true,
+            Verdict::Nothing | Verdict::Combine => false,
+            Verdict::Conflict(reason) => self.resolved(path, reason),
+        };
+        if !take {
+            self.closed.insert(path.clone());
+            return Ok(());
+        }
+        let action = match (present, &change.lower) {
+            (Some(there), Some(lower)) => {
+                self.plan.steps.push(Step::Detach { path: lower.clone(), seen: there });
+                Action::Retype
+            }
+            _ => Action::Add,
+        };
+        self.entry(path.clone(), action, stat, None, Some(stat.mode));
+        self.plan.settle.open.push(path.clone());
+        self.fresh.insert(path.clone());
+        self.plan.steps.push(Step::Mkdir { path: path.clone() });
+        Ok(())
+    }
+
+    fn r#move(&mut self, change: &Change, stat: &Stat, place: Option<&RelPath>, found: Found) -> Result<()> {
+        let (path, Some(from)) = (&change.path, &change.lower) else { return Ok(()) };
+        let at_place = place.map_or(Ok(Found::Absent), |place| self.parent.look(place)).map_err(failed(path))?;
+        // What the base had at the new place is a deletion of its own, which came before.
+        let leaves = |step: &Step| matches!(step, Step::Detach { path, .. } if Some(path) == place);
+        let taken = at_place.stat().is_some()
+            && !place.is_some_and(|place| self.moved.contains(place))
+            && !self.plan.steps.iter().any(leaves);
+        let verdict = match (found, at_place) {
+            (Found::Blocked(reason), _) | (_, Found::Blocked(reason)) => Verdict::Conflict(reason),
+            _ if taken => Verdict::Conflict(Reason::BothAdded),
+            (found, _) => verdict(Ours::MoveDir, self.judge_change(change, found.stat().as_ref())?),
+        };
+        let seen = match (verdict, found) {
+            (Verdict::Take, Found::There(seen)) => seen,
+            (verdict, _) => {
+                let reason = if let Verdict::Conflict(reason) = verdict { reason } else { Reason::DeletedInParent };
+                match self.side(path) {
+                    Some(Side::Theirs) => self.leave_out(path, Omission::Resolved),
+                    // There is nothing that could be moved, or no place for it: the operator cannot decide that away.
+                    _ => self.conflict(path, reason),
+                }
+                self.closed.insert(path.clone());
+                return Ok(());
+            }
+        };
+        self.entry(path.clone(), Action::Rename, stat, Some(seen.mode), Some(seen.mode));
+        if let Some(entry) = self.plan.entries.last_mut() {
+            entry.from = Some(from.clone());
+        }
+        self.plan.settle.moves.push((from.clone(), path.clone()));
+        self.plan.steps.push(Step::Move { from: from.clone(), seen, path: path.clone() });
+        self.attributes(change, stat, false, found)
+    }
+
+    fn attributes(&mut self, change: &Change, stat: &Stat, untouched: bool, found: Found) -> Result<()> {
+        let (Some(lower), Some(was)) = (&change.lower, &change.was) else { return Ok(()) };
+        if untouched {
+            return Ok(());
+        }
+        let mode_changed = stat.mode != was.mode;
+        let Found::There(there) = found else {
+            if mode_changed {
+                self.conflict(&change.path, Reason::DeletedInParent);
+            }
+            return Ok(());
+        };
+        let upper = open_beneath(&self.source.upper, &change.path, OFlags::PATH).map_err(failed(&change.path))?;
+        let same_rest = self
+            .parent
+            .with(lower, |at| {
+                let same = (stat.uid, stat.gid) == (there.uid, there.gid);
+                Ok(same && attributes(At::new(&upper, "."))? == attributes(at)?)
+            })
+            .map_err(failed(&change.path))?;
+        if same_rest && there.mode == stat.mode {
+            return Ok(());
+        }
+        // The times of a directory change with its entries too, so a difference in what the ledger does not hold can
+        // be told apart from a change in the parent only while nothing at all changed there.
+        let unknown = !same_rest && there.ctime != was.ctime;
+        let verdict = match self.judge_change(change, Some(&there))? {
+            Theirs::Attributes if !mode_changed && same_rest => Verdict::Nothing,
+            _ if unknown => Verdict::Conflict(Reason::BothChangedAttributes),
+            theirs => verdict(Ours::DirAttributes, theirs),
+        };
+        let take = match verdict {
+            Verdict::Take => true,
+            Verdict::Conflict(reason) => self.resolved(&change.path, reason),
+            Verdict::Nothing | Verdict::Combine => false,
+        };
+        if take {
+            if !matches!(change.what, What::Move { .. }) {
+                self.entry(change.path.clone(), Action::Attributes, stat, Some(there.mode), Some(stat.mode));
+            }
+            self.plan.settle.open.push(change.path.clone());
+            self.plan.steps.push(Step::Attributes { path: change.path.clone(), present: lower.clone() });
+        }
+        Ok(())
+    }
+
+    fn judge_change(&self, change: &Change, present: Option<&Stat>) -> Result<Theirs> {
+        match &change.lower {
+            Some(lower) => self.judge(change.was.as_ref(), lower, present),
+            None => Ok(theirs(change.was.as_ref(), present)),
+        }
+    }
+
+    /// What became of a path since the fork saw it. In another tree than the base nothing has the number it had there:
+    /// then an object counts as the same when it equals the base's, and that one is still as the fork saw it.
+    fn judge(&self, was: Option<&BaseState>, lower: &RelPath, present: Option<&Stat>) -> Result<Theirs> {
+        let there = theirs(was, present);
+        let (Some(base), Some(present), Theirs::Content) = (self.elsewhere, present, there) else { return Ok(there) };
+        let Some(original) = base.look(lower).map_err(failed(lower))?.stat() else { return Ok(there) };
+        if theirs(was, Some(&original)) != Theirs::Same {
+            return Ok(there);
+        }
+        let same = base.with(lower, |a| self.parent.with(lower, |b| same_object(a, &original, b, present)));
+        Ok(if same.map_err(failed(lower))? { Theirs::Same } else { there })
+    }
+
+    /// Whether the fork's object and the parent's are the same.
+    fn same(&self, put: &Put, path: &RelPath, lower: &RelPath, there: &Stat) -> Os<bool> {
+        super::upper_object(self.source, put.index.as_deref(), path, |ours| {
+            self.parent.with(lower, |theirs| same_object(ours, &put.stat, theirs, there))
+        })
+    }
+
+    fn entries(&self, lower: &RelPath) -> Os<Vec<(std::ffi::OsString, Stat)>> {
+        let dir = open_beneath(&self.parent.root, lower, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let mut entries = Vec::new();
+        for name in names(&dir)? {
+            // Gone since it was listed: nothing to delete.
+            entries.extend(At::new(&dir, &name).try_stat()?.map(|stat| (name, stat)));
+        }
+        Ok(entries)
+    }
+
+    // What is part of the merge.
+
+    fn is_closed(&self, path: &RelPath) -> bool {
+        !self.closed.is_empty()
+            && path.as_path().ancestors().any(|a| RelPath::new(a).is_some_and(|a| self.closed.contains(&a)))
+    }
+
+    fn is_wanted(&self, change: &Change) -> bool {
+        let only = &self.options.only;
+        let container = matches!(change.what, What::Mkdir(_) | What::Move { .. } | What::Attributes { .. });
+        only.is_empty()
+            || only.iter().any(|wanted| {
+                change.path.as_path().starts_with(wanted.as_path())
+                    // What leads there comes along.
+                    || container && wanted.as_path().starts_with(change.path.as_path())
+            })
+    }
+
+    /// Deals with what is in a git directory; true where that was it.
+    fn is_git(&mut self, change: &Change) -> bool {
+        let path = change.path.as_path();
+        let Some(depth) = path.components().position(|c| c.as_os_str() == ".git") else { return false };
+        if self.options.git_paths.iter().any(|named| path.starts_with(named.as_path())) {
+            return false;
+        }
+        let below: std::path::PathBuf = path.components().skip(depth + 1).collect();
+        let top: std::path::PathBuf = path.components().take(depth + 1).collect();
+        // A repository in the repository: its history is more than its files, and losing commits is no merge.
+        let (top, below) = match (depth, below.strip_prefix("modules")) {
+            (0, Ok(rest)) if self.repository.is_some() => (top.join("modules"), history_of_module(rest)),
+            (0, _) if self.repository.is_some() => {
+                let object = matches!(change.what, What::Put(_) | What::Gone);
+                if object && !is_carried(&change.path) {
+                    self.leave_out(&change.path, Omission::GitSetting);
+                }
+                return true;
+            }
+            _ => (top, Some(below)),
+        };
+        let history = below.is_some_and(|below| is_history(&below)) && !matches!(change.what, What::Attributes { .. });
+        let Some(top) = RelPath::new(&top) else { return true };
+        if history && !self.closed.contains(&top) {
+            self.closed.insert(top.clone());
+            if self.side(&top) == Some(Side::Theirs) {
+                self.leave_out(&top, Omission::Resolved);
+            } else {
+                self.conflict(&top, Reason::NestedRepository);
+            }
+        }
+        true
+    }
+
+    /// Asks git what it ignores and what it tracks, for the paths that matter.
+    fn ask_git(&mut self) -> Result<()> {
+        let Some(repository) = self.repository else { return Ok(()) };
+        let mut paths = Vec::new();
+        for change in &self.changes.list {
+            if change.path.as_path().components().any(|c| c.as_os_str() == ".git") {
+                continue;
+            }
+            match &change.what {
+                What::Put(_) | What::Mkdir(_) | What::Move { .. } => paths.push(change.path.clone()),
+                What::Attributes { opaque: None, .. } => {}
+                What::Gone | What::Attributes { .. } => {
+                    if let Some(lower) = &change.lower {
+                        self.below(lower, &mut paths).map_err(failed(lower))?;
+                    }
+                }
+            }
+        }
+        if paths.is_empty() {
+            return Ok(());
+        }
+        self.tracked = repository.tracked(self.source)?;
+        if !self.options.ignored {
+            paths.retain(|path| !self.tracked.contains(path));
+            let shown = super::view::View::new(self.source, self.parent, self.changes);
+            self.ignored = repository.ignored(&paths, &shown)?;
+        }
+        Ok(())
+    }
+
+    /// A path of the parent and all below it.
+    fn below(&self, lower: &RelPath, paths: &mut Vec<RelPath>) -> Os<()> {
+        paths.push(lower.clone());
+        if self.parent.look(lower)?.stat().is_some_and(|stat| stat.is_dir()) {
+            for (name, stat) in self.entries(lower)? {
+                let below = lower.join(&name);
+                if stat.is_dir() && !stat.mount_root { self.below(&below, paths)? } else { paths.push(below) }
+            }
+        }
+        Ok(())
+    }
+
+    // What goes into the plan.
+
+    fn side(&self, path: &RelPath) -> Option<Side> {
+        let fits = |resolved: &RelPath| path.as_path().starts_with(resolved.as_path());
+        self.options.resolve.iter().rev().find(|(resolved, _)| fits(resolved)).map(|(_, side)| *side)
+    }
+
+    /// Notes a conflict unless the operator has decided it. True where the fork's side is to be taken.
+    fn resolved(&mut self, path: &RelPath, reason: Reason) -> bool {
+        match self.side(path) {
+            Some(Side::Ours) => return true,
+            Some(Side::Theirs) => self.leave_out(path, Omission::Resolved),
+            None => self.conflict(path, reason),
+        }
+        false
+    }
+
+    fn conflict(&mut self, path: &RelPath, reason: Reason) {
+        let fork = self.source.path.join(path);
+        self.plan.conflicts.push(Conflict { path: path.clone(), reason, fork });
+    }
+
+    fn leave_out(&mut self, path: &RelPath, why: Omission) {
+        self.plan.left_out.push(LeftOut { path: path.clone(), why });
+    }
+
+    fn entry(&mut self, path: RelPath, action: Action, stat: &Stat, before: Option<u32>, after: Option<u32>) {
+        let mut notes = Vec::new();
+        if stat.is_symlink() && action != Action::Delete {
+            notes.extend(self.escape(&path));
+        }
+        if stat.is_file() && before.is_none_or(|mode| mode & 0o6000 == 0) && after.is_some_and(|m| m & 0o6000 != 0) {
+            notes.push("set-user-id or set-group-id".to_owned());
+        }
+        let kind = stat.file_type().into();
+        let mode = (before.map(|m| m & 0o7777), after.map(|m| m & 0o7777));
+        self.plan.entries.push(Entry { path, from: None, present: None, action, kind, mode, size: stat.size, notes });
+    }
+
+    /// A note about a symbolic link that leads out of the parent.
+    fn escape(&self, path: &RelPath) -> Option<String> {
+        let target = super::upper_object(self.source, None, path, |at| at.readlink()).ok()?;
+        let outside = crate::copy::leads_outside(&self.parent.root, &self.parent.path, path, &target);
+        outside.then(|| format!("leads outside, to {}", std::path::Path::new(&target).display()))
+    }
+}
+
+/// The part of a path below `modules` of a git directory that lies in a submodule's git directory.
+fn history_of_module(rest: &std::path::Path) -> Option<std::path::PathBuf> {
+    // The name of a submodule may have slashes: what follows it begins with one of these.
+    const PARTS: [&str; 4] = ["objects", "refs", "packed-refs", "HEAD"];
+    let at = rest.components().position(|c| PARTS.iter().any(|part| c.as_os_str() == *part))?;
+    Some(rest.components().skip(at).collect())
+}
+
+/// The type bits of a mode.
+fn kind(mode: u32) -> u32 {
+    mode & 0o170_000
+}

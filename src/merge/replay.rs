@@ -1,0 +1,456 @@
+//! Carrying out a plan, all or nothing.
+//!
+//! Durable steps, in order; between any two stands a fault point:
+//! 1. journal `staging`: where the stage will be, and what will be moved there out of the upper;
+//! 2. the stage: every new object, whole; synced;
+//! 3. journal `ready`: the steps in the parent, with the identity of every object that moves;
+//! 4. the steps: old objects go to the stage, new ones come from it. What is replaced at its own place changes in one
+//!    exchange, so that nobody ever finds the name missing. What comes out is compared with what the plan saw: if
+//!    somebody changed it meanwhile, everything is undone;
+//! 5. times of directories; the parent is synced;
+//! 6. journal `landed`: from here on the parent is new;
+//! 7. our marks are taken off moved files, the stage is removed, the journal closed.
+//!
+//! A failure or a crash before 6 is undone, by us or by [`recover`]: each step is looked at, taken or not, by where the
+//! objects are. After 6 recovery only clears up.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{RenameFlags, Timestamps, XattrFlags};
+use rustix::io::Errno;
+
+use super::journal::{Attributes, Bytes, Journal, Op, Phase, Seen, Times};
+use super::parent::Parent;
+use super::repository::Repository;
+use super::stage::entry;
+use super::{Os, compare};
+use crate::durable::{fault, sync_fd};
+use crate::error::{Context, Error, Kind, Result};
+use crate::layer::marks;
+use crate::names::RelPath;
+use crate::sys::{At, Stat, open_root};
+
+/// A merge under way.
+pub(crate) struct Replay<'a> {
+    pub(crate) parent: &'a Parent,
+    /// The repository of the parent, where refs change.
+    pub(crate) repository: Option<&'a Repository>,
+    pub(crate) stage: OwnedFd,
+    /// The directory that the store keeps for the parent.
+    pub(crate) store: &'a Path,
+    pub(crate) journal: Journal,
+}
+
+/// How a step stopped.
+pub(crate) enum Stop {
+    /// Somebody changed this path since the plan was made.
+    Changed(RelPath),
+    /// It failed.
+    Failed(Error),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Stop::Failed(error)
+    }
+}
+
+type Stepped = std::result::Result<(), Stop>;
+
+fn at_path(path: &RelPath) -> impl FnOnce(Errno) -> Stop + '_ {
+    move |errno| Stop::Failed(Error::io("cannot change", errno).at(path.as_path()))
+}
+
+/// Fails at a fault point, as a system call there would.
+fn point(name: &'static str, path: &Path) -> Result<()> {
+    fault::point(name).context("cannot change", path)
+}
+
+impl Replay<'_> {
+    /// Steps 4 to 6: the parent becomes new. On any error nothing is undone yet. When `resumed`, steps may have been
+    /// taken already.
+    pub(crate) fn land(&mut self, resumed: bool) -> Stepped {
+        for i in 0..self.journal.ops.len() {
+            point("merge.step", &self.parent.path)?;
+            let op = self.journal.ops[i].clone();
+            // Opened anew for each step: a directory kept open could have been moved out of the parent meanwhile.
+            self.parent.forget();
+            if !resumed || !self.is_taken(&op)? {
+                self.step(&op)?;
+            }
+        }
+        point("merge.times", &self.parent.path)?;
+        for times in &self.journal.times {
+            self.set_times(times, false).map_err(at_path(&times.after.0))?;
+        }
+        point("merge.sync", &self.parent.path)?;
+        self.sync().context("cannot sync", &self.parent.path)?;
+        point("merge.landed", &self.parent.path)?;
+        let mut journal = self.journal.clone();
+        journal.phase = Phase::Landed;
+        journal.write(self.store)?;
+        self.journal = journal;
+        Ok(())
+    }
+
+    fn step(&self, op: &Op) -> Stepped {
+        match op {
+            Op::Detach { path, slot, seen } => {
+                let moved = self.exchange_names(path, |at| move_new(at, self.slot(slot)));
+                moved.map_err(|errno| if errno == Errno::NOENT { changed(path) } else { at_path(path)(errno) })?;
+                self.expect(slot, seen, path)
+            }
+            Op::Swap { path, slot, old, .. } => {
+                let swapped = self.exchange_names(path, |at| self.swap(at, slot));
+                swapped.map_err(|errno| if errno == Errno::NOENT { changed(path) } else { at_path(path)(errno) })?;
+                let aside = aside(slot);
+                let old_slot = if self.slot(&aside).stat().is_ok() { &aside } else { slot };
+                self.expect(old_slot, old, path)
+            }
+            Op::Attach { path, slot, .. } => {
+                let put = self.exchange_names(path, |at| move_new(self.slot(slot), at));
+                put.map_err(|errno| if errno == Errno::EXIST { changed(path) } else { at_path(path)(errno) })
+            }
+            Op::Attributes { path, before, after } => {
+                self.parent.with(path, |at| set_attributes(at, before, after)).map_err(at_path(path))
+            }
+            Op::Ref { name, before, after } => Ok(self.set_ref(name, before.as_deref(), after.as_deref())?),
+            Op::Head { before, after } => Ok(self.set_head(before, after)?),
+        }
+    }
+
+    fn is_taken(&self, op: &Op) -> Result<bool> {
+        let is_new = |path: &RelPath, new: &Seen| {
+            self.parent.with(path, |at| at.stat()).is_ok_and(|there| there.ident() == new.ident)
+        };
+        Ok(match op {
+            Op::Detach { slot, .. } => self.slot(slot).stat().is_ok(),
+            Op::Swap { path, new, .. } | Op::Attach { path, new, .. } => is_new(path, new),
+            Op::Attributes { .. } => false,
+            Op::Ref { name, after, .. } => match self.repository {
+                Some(repository) => repository.read_ref(name)? == *after,
+                None => true,
+            },
+            Op::Head { after, .. } => match self.repository {
+                Some(repository) => repository.read_head()? == *after,
+                None => true,
+            },
+        })
+    }
+
+    fn slot<'s>(&'s self, slot: &'s str) -> At<'s> {
+        At::new(&self.stage, slot)
+    }
+
+    /// Changes the entry of a path; forgets the opened directory where directories may have moved.
+    fn exchange_names<T>(&self, path: &RelPath, body: impl FnOnce(At<'_>) -> Os<T>) -> Os<T> {
+        let result = self.parent.with(path, body);
+        if path.parent().is_none() || result.is_err() {
+            self.parent.forget();
+        }
+        result
+    }
+
+    /// What came out must be what the plan saw.
+    fn expect(&self, slot: &str, seen: &Seen, path: &RelPath) -> Stepped {
+        let stat = self.slot(slot).stat().map_err(at_path(path))?;
+        if stat.is_dir() {
+            self.parent.forget();
+        }
+        if seen.is(&stat) { Ok(()) } else { Err(changed(path)) }
+    }
+
+    /// Exchanges two names at once; where the file system cannot, the old object goes aside first.
+    fn swap(&self, at: At<'_>, slot: &str) -> Os<()> {
+        match self.slot(slot).rename_with(at, RenameFlags::EXCHANGE) {
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                let aside = aside(slot);
+                move_new(at, self.slot(&aside))?;
+                move_new(self.slot(slot), at)
+            }
+            other => other,
+        }
+    }
+
+    fn set_times(&self, times: &Times, back: bool) -> Os<()> {
+        let (path, atime, mtime) = match (&times.before, back) {
+            (Some(before), true) => before,
+            (None, true) => return Ok(()),
+            (_, false) => &times.after,
+        };
+        let stamps = Timestamps { last_access: (*atime).into(), last_modification: (*mtime).into() };
+        match self.parent.with(path, |at| at.utimens(&stamps)) {
+            // It went with the merge.
+            Err(Errno::NOENT | Errno::NOTDIR) if !back => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Every name that changed survives a power cut from here on.
+    fn sync(&self) -> std::io::Result<()> {
+        const FEW: usize = 16;
+        if self.journal.times.len() > FEW {
+            return Ok(rustix::fs::syncfs(&self.parent.root)?);
+        }
+        for times in &self.journal.times {
+            match self.parent.dir(&times.after.0) {
+                Ok(dir) => sync_fd(dir.as_fd())?,
+                Err(Errno::NOENT | Errno::NOTDIR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        sync_fd(self.stage.as_fd())
+    }
+
+    /// Undoes what was taken of the steps and gives the fork back what was moved out of it; the journal is closed.
+    pub(crate) fn undo(&self) -> Result<()> {
+        self.parent.forget();
+        if self.journal.phase == Phase::Ready {
+            for op in self.journal.ops.iter().rev() {
+                point("merge.undo.step", &self.parent.path)?;
+                self.unstep(op)?;
+            }
+        }
+        point("merge.undo.times", &self.parent.path)?;
+        for times in &self.journal.times {
+            let path = times.before.as_ref().map_or(&times.after.0, |before| &before.0);
+            self.set_times(times, true).context("cannot restore the times of", path.as_path())?;
+        }
+        self.sync().context("cannot sync", &self.parent.path)?;
+        point("merge.undo.taken", &self.parent.path)?;
+        self.give_back()?;
+        self.clear()
+    }
+
+    fn give_back(&self) -> Result<()> {
+        let upper = open_root(&self.journal.upper).context("cannot open the upper layer", &self.journal.upper)?;
+        for taken in &self.journal.taken {
+            let (Some(parent), Some(name)) = (taken.upper.parent(), taken.upper.file_name()) else { continue };
+            let moved = crate::sys::open_beneath(&upper, &parent, rustix::fs::OFlags::PATH)
+                .and_then(|dir| entry(&self.stage, &taken.stage, |from| move_new(from, At::new(&dir, name))));
+            match moved {
+                // Never taken, or given back already.
+                Ok(()) | Err(Errno::NOENT | Errno::EXIST) => {}
+                Err(e) => return Err(e).context("cannot give back to the fork", taken.upper.as_path()),
+            }
+        }
+        rustix::fs::syncfs(super::changes::open_dir(&upper).context("cannot open", &self.journal.upper)?)
+            .context("cannot sync the upper layer", &self.journal.upper)
+    }
+
+    fn unstep(&self, op: &Op) -> Result<()> {
+        let cannot = "cannot undo the change of";
+        match op {
+            Op::Detach { path, slot, seen } => {
+                let Some(held) = self.slot(slot).try_stat().context(cannot, path.as_path())? else { return Ok(()) };
+                debug_assert!(held.ident() == seen.ident || !held.is_dir(), "a slot holds what was put there");
+                let back = self.exchange_names(path, |at| move_new(self.slot(slot), at));
+                if held.is_dir() {
+                    self.parent.forget();
+                }
+                back.map_err(|e| self.stuck(e, path))
+            }
+            Op::Swap { path, slot, new, .. } => self.unswap(path, slot, new),
+            Op::Attach { path, slot, new } => {
+                let there = match self.parent.with(path, |at| at.try_stat()) {
+                    Ok(there) => there,
+                    Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => None,
+                    Err(e) => return Err(e).context(cannot, path.as_path()),
+                };
+                if there.is_none_or(|stat| stat.ident() != new.ident) {
+                    return Ok(());
+                }
+                let back = self.exchange_names(path, |at| move_new(at, self.slot(slot)));
+                self.parent.forget();
+                back.map_err(|e| self.stuck(e, path))
+            }
+            Op::Attributes { path, before, after } => {
+                match self.parent.with(path, |at| set_attributes(at, after, before)) {
+                    Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
+                    Err(e) => Err(e).context(cannot, path.as_path()),
+                }
+            }
+            Op::Ref { name, before, after } => self.unset_ref(name, before.as_deref(), after.as_deref()),
+            Op::Head { before, after } => self.unset_head(before, after),
+        }
+    }
+
+    fn unswap(&self, path: &RelPath, slot: &str, new: &Seen) -> Result<()> {
+        let cannot = "cannot undo the change of";
+        let aside = aside(slot);
+        let ours = |stat: &Stat| stat.ident() == new.ident;
+        let there = match self.parent.with(path, |at| at.try_stat()) {
+            Ok(there) => there,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => None,
+            Err(e) => return Err(e).context(cannot, path.as_path()),
+        };
+        let is_new = there.as_ref().is_some_and(ours);
+        if self.slot(&aside).try_stat().context(cannot, path.as_path())?.is_some() {
+            if is_new {
+                let out = self.exchange_names(path, |at| move_new(at, self.slot(slot)));
+                out.map_err(|e| self.stuck(e, path))?;
+            }
+            let back = self.exchange_names(path, |at| move_new(self.slot(&aside), at));
+            return back.map_err(|e| self.stuck(e, path));
+        }
+        if !is_new {
+            return Ok(());
+        }
+        let back = self.exchange_names(path, |at| self.slot(slot).rename_with(at, RenameFlags::EXCHANGE));
+        back.map_err(|e| self.stuck(e, path))
+    }
+
+    /// An undo that cannot go on: nothing is lost, the old object is in the stage and the journal stays open.
+    fn stuck(&self, errno: Errno, path: &RelPath) -> Error {
+        let what = format!(
+            "a merge was broken off and cannot be undone yet (the old objects are in {:?}); make way for",
+            self.journal.stage
+        );
+        Error::io(what, errno).at(path.as_path())
+    }
+
+    /// Whether somebody changed what was already renamed into the parent: undoing would throw that away.
+    pub(crate) fn touched(&self) -> Option<RelPath> {
+        self.journal.ops.iter().find_map(|op| match op {
+            Op::Swap { path, new, .. } | Op::Attach { path, new, .. } => {
+                let there = self.parent.with(path, |at| at.stat()).ok()?;
+                (there.ident() == new.ident && !new.is(&there)).then(|| path.clone())
+            }
+            _ => None,
+        })
+    }
+
+    /// Step 7: takes our marks off what landed, removes the stage and closes the journal.
+    pub(crate) fn finish(&self) -> Result<()> {
+        point("merge.strip", &self.parent.path)?;
+        for taken in &self.journal.taken {
+            let Some(path) = self.landed_at(&taken.stage) else { continue };
+            let stripped = self.parent.with(&path, |at| {
+                let ours = at.xattrs()?.into_iter().filter(|name| marks::is_ours(name));
+                ours.map(|name| at.remove_xattr(&name)).collect::<Os<Vec<()>>>()
+            });
+            match stripped {
+                // Somebody has done something else with it since.
+                Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::NODATA | Errno::LOOP) => {}
+                Err(e) => return Err(e).context("cannot take our marks off", path.as_path()),
+            }
+        }
+        point("merge.settle", &self.parent.path)?;
+        super::settle::settle(&self.journal, self.parent)?;
+        self.clear()
+    }
+
+    /// Where in the parent a staged object is now.
+    fn landed_at(&self, stage: &RelPath) -> Option<RelPath> {
+        let mut parts = stage.as_path().components();
+        let top = parts.next()?.as_os_str().to_str()?;
+        self.journal.ops.iter().find_map(|op| match op {
+            Op::Swap { path, slot, .. } | Op::Attach { path, slot, .. } if slot == top => {
+                RelPath::new(&path.as_path().join(parts.as_path()))
+            }
+            _ => None,
+        })
+    }
+
+    fn clear(&self) -> Result<()> {
+        if self.journal.index_lock {
+            super::gitstep::unlock_index(&self.journal.parent, &self.journal.fork)?;
+        }
+        point("merge.clear", &self.parent.path)?;
+        remove_stage(&self.journal.stage)?;
+        if let Some(times) = self.host_times() {
+            self.set_times(times, self.journal.phase != Phase::Landed)
+                .context("cannot restore times in", &self.parent.path)?;
+        }
+        point("merge.close", &self.parent.path)?;
+        Journal::close(self.store)
+    }
+
+    /// The times of the directory of the parent that held the stage.
+    fn host_times(&self) -> Option<&Times> {
+        let host = self.journal.stage.parent()?.strip_prefix(&self.journal.parent).ok()?;
+        let host = RelPath::new(host)?;
+        self.journal.times.iter().find(|times| times.after.0 == host)
+    }
+
+    fn set_ref(&self, name: &str, before: Option<&str>, after: Option<&str>) -> Result<()> {
+        let Some(repository) = self.repository else { return Ok(()) };
+        repository.update_ref(name, before, after, &self.journal.name)
+    }
+
+    fn unset_ref(&self, name: &str, before: Option<&str>, after: Option<&str>) -> Result<()> {
+        let Some(repository) = self.repository else { return Ok(()) };
+        if repository.read_ref(name)?.as_deref() == after {
+            repository.update_ref(name, after, before, &self.journal.name)?;
+        }
+        Ok(())
+    }
+
+    fn set_head(&self, before: &str, after: &str) -> Result<()> {
+        let Some(repository) = self.repository else { return Ok(()) };
+        if repository.read_head()? != before {
+            return Err(Error::new(Kind::Git, "HEAD changed during the merge in").at(&self.parent.path));
+        }
+        repository.set_head(after, &self.journal.name)
+    }
+
+    fn unset_head(&self, before: &str, after: &str) -> Result<()> {
+        let Some(repository) = self.repository else { return Ok(()) };
+        if repository.read_head()? == after { repository.set_head(before, &self.journal.name) } else { Ok(()) }
+    }
+}
+
+/// The slot that holds the old object where two names could not be exchanged at once.
+fn aside(slot: &str) -> String {
+    format!("{slot}-old")
+}
+
+fn changed(path: &RelPath) -> Stop {
+    Stop::Changed(path.clone())
+}
+
+/// Renames to a name that must be free.
+fn move_new(from: At<'_>, to: At<'_>) -> Os<()> {
+    match from.rename_with(to, RenameFlags::NOREPLACE) {
+        // A file system without the flag: look first. Nobody else knows the names in the stage; in the parent this
+        // leaves a moment in which a new object of somebody else's would be replaced.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => match to.try_stat()? {
+            Some(_) => Err(Errno::EXIST),
+            None => from.rename(to),
+        },
+        other => other,
+    }
+}
+
+/// Changes a directory's attributes where they are as they were; what somebody else set meanwhile stays.
+fn set_attributes(at: At<'_>, from: &Attributes, to: &Attributes) -> Os<()> {
+    let now = at.stat()?;
+    if (now.uid, now.gid) == (from.uid, from.gid) && (from.uid, from.gid) != (to.uid, to.gid) {
+        at.chown(Some(to.uid), Some(to.gid))?;
+    }
+    let present = compare::attributes(at)?;
+    for (Bytes(name), value) in &to.xattrs {
+        if !present.iter().any(|(n, v)| n == name && v == value) {
+            at.set_xattr(name, value, XattrFlags::empty())?;
+        }
+    }
+    for (name, _) in &present {
+        let is_in = |list: &[(Bytes, Vec<u8>)]| list.iter().any(|(n, _)| n.0 == *name);
+        if is_in(&from.xattrs) && !is_in(&to.xattrs) {
+            at.remove_xattr(name)?;
+        }
+    }
+    if at.stat()?.mode & 0o7777 != to.mode { at.chmod(to.mode) } else { Ok(()) }
+}
+
+/// Removes the stage with all that is in it.
+pub(crate) fn remove_stage(stage: &Path) -> Result<()> {
+    let cannot = "cannot remove the stage";
+    let (Some(parent), Some(name)) = (stage.parent(), stage.file_name()) else { return Ok(()) };
+    let dir = open_root(parent).context(cannot, stage)?;
+    match crate::layer::staging::remove_tree(At::new(&dir, name)) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(e) => Err(e).context(cannot, stage),
+    }
+}

@@ -1,0 +1,101 @@
+//! What becomes of a fork's memory when its changes have become the parent's.
+//!
+//! A directory that the fork had renamed stands at its new place in the parent too: the redirect goes, for any fork,
+//! since it would lead to nothing. A fork that lives on goes on from the merged state: what landed leaves its upper, so
+//! that the parent's shows through, and the ledger is written anew, so that later changes count against what has just
+//! landed. Such a fork must not be mounted meanwhile. Doing it twice does no harm.
+
+use std::ffi::OsStr;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use super::journal::Journal;
+use super::parent::Parent;
+use crate::error::{Context, Result};
+use crate::layer::ledger::{self, BaseState, Ledger};
+use crate::layer::marks;
+use crate::names::RelPath;
+use crate::sys::{At, open_beneath, open_root};
+
+pub(crate) fn settle(journal: &Journal, parent: &Parent) -> Result<()> {
+    let cannot = "cannot settle the fork at";
+    let upper = match open_root(&journal.upper) {
+        Ok(upper) => upper,
+        // The fork was removed meanwhile.
+        Err(Errno::NOENT) => return Ok(()),
+        Err(e) => return Err(e).context(cannot, &journal.upper),
+    };
+    for (_, to) in &journal.settle.moves {
+        let dropped = open_beneath(&upper, to, OFlags::PATH | OFlags::DIRECTORY)
+            .and_then(|dir| At::new(&dir, ".").remove_xattr(OsStr::new(marks::REDIRECT)));
+        match dropped {
+            Ok(()) | Err(Errno::NODATA | Errno::NOENT) => {}
+            Err(e) => return Err(e).context(cannot, to.as_path()),
+        }
+    }
+    if !journal.keep {
+        return Ok(());
+    }
+    for path in &journal.settle.trim {
+        let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { continue };
+        let gone =
+            open_beneath(&upper, &dir, OFlags::PATH | OFlags::DIRECTORY).and_then(|dir| At::new(&dir, name).unlink());
+        match gone {
+            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::ISDIR) => {}
+            Err(e) => return Err(e).context(cannot, path.as_path()),
+        }
+    }
+    for path in &journal.settle.open {
+        let opened = open_beneath(&upper, path, OFlags::PATH | OFlags::DIRECTORY).and_then(|dir| {
+            let at = At::new(&dir, ".");
+            let opaque = at.xattr(OsStr::new(marks::OPAQUE))?.as_deref() == Some(b"y");
+            if opaque { at.remove_xattr(OsStr::new(marks::OPAQUE)) } else { Ok(()) }
+        });
+        match opened {
+            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => {}
+            Err(e) => return Err(e).context(cannot, path.as_path()),
+        }
+    }
+    rewrite_ledger(journal, parent)
+}
+
+fn rewrite_ledger(journal: &Journal, parent: &Parent) -> Result<()> {
+    let cannot = "cannot rewrite the ledger at";
+    let work_path = journal.upper.with_file_name("work");
+    let work = open_root(&work_path).context(cannot, &work_path)?;
+    let mut states = ledger::read(&work).context(cannot, &work_path)?;
+    for (from, to) in &journal.settle.moves {
+        let inside: Vec<RelPath> = states.keys().filter(|path| path.as_path().starts_with(from)).cloned().collect();
+        for path in inside {
+            let rest = path.as_path().strip_prefix(from).ok().and_then(|rest| RelPath::new(&to.as_path().join(rest)));
+            if let (Some(state), Some(path)) = (states.remove(&path), rest) {
+                states.insert(path, state);
+            }
+        }
+    }
+    for path in &journal.settle.trim {
+        states.remove(path);
+    }
+    for path in &journal.settle.open {
+        if let Some(stat) = parent.look(path).context(cannot, path.as_path())?.stat() {
+            states.insert(path.clone(), BaseState::from(&stat));
+        }
+    }
+    let fresh = work_path.join("ledger.new");
+    crate::durable::sync_dir(&work_path)?;
+    match std::fs::create_dir(&fresh) {
+        Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(e).context(cannot, &fresh),
+        _ => {}
+    }
+    let dir = open_root(&fresh).context(cannot, &fresh)?;
+    let _ = std::fs::remove_file(fresh.join(ledger::FILE));
+    let out = Ledger::open(&dir).context(cannot, &fresh)?;
+    for (path, state) in &states {
+        out.note(path, *state).context(cannot, &fresh)?;
+    }
+    out.sync().context(cannot, &fresh)?;
+    std::fs::rename(fresh.join(ledger::FILE), work_path.join(ledger::FILE)).context(cannot, &work_path)?;
+    std::fs::remove_dir(&fresh).context(cannot, &fresh)?;
+    crate::durable::sync_dir(&work_path)
+}
