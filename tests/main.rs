@@ -8,5 +8,6 @@ mod git;
 mod harness;
 mod life;
 mod mount;
+mod run;
 mod semantics;
 mod strategy;

@@ -29,6 +29,10 @@ pub(super) fn of_part(part: Part, errno: Errno, plan: &Plan) -> Error {
             Some(step) => of_step(step, errno),
             None => Error::io("cannot build the command's namespace", errno),
         },
+        Part::Input => {
+            let what = "standard input is a file of the base that the fork does not have";
+            Error::new(Kind::Astray, what).because(io::Error::from(errno))
+        }
         Part::Exec | Part::Plumbing => Error::io("cannot start the command", errno),
     }
 }
@@ -66,9 +70,10 @@ fn no_spaces(what: &'static str, errno: Errno) -> Error {
         Errno::NOSYS | Errno::INVAL => "the kernel needs user, mount and PID namespaces and clone3 (Linux 5.12)",
         _ => {
             "user namespaces may be restricted here (sysctl kernel.apparmor_restrict_unprivileged_userns, \
-             kernel.unprivileged_userns_clone, or a container's seccomp filter); `--isolation cwd` is weaker and needs none"
+             kernel.unprivileged_userns_clone, or a container's seccomp filter)"
         }
     };
+    let remedy = format!("{remedy}; `--isolation cwd` is weaker and needs none");
     Error::new(Kind::Unavailable, what).because(io::Error::from(errno)).remedy(remedy)
 }
 

@@ -61,7 +61,7 @@ pub(super) fn prepare(target: Target, mut job: Job) -> Result<Prepared> {
     let logical = environment.get("PWD").map(PathBuf::from).filter(|pwd| leads_to(pwd, &base, &below));
     environment.enter(&target, logical.as_deref().filter(|_| job.isolation == Isolation::Path).unwrap_or(&cwd));
     let candidates = candidates(&job.args[0], environment.get("PATH"))?;
-    let passed = descriptors::sort(&base, root.as_ref().map(|r| r.fd.as_fd()), &hidden, job.stdio)?;
+    let passed = descriptors::sort(&base, &hidden, job.stdio)?;
     let program = Program {
         candidates,
         args: job.args.iter().map(string).collect::<Result<_>>()?,
@@ -84,7 +84,8 @@ pub(super) fn prepare(target: Target, mut job: Job) -> Result<Prepared> {
             (Some(spaces), steps, serve)
         }
     };
-    let plan = Plan { spaces, steps, cwd, program, stdio: passed.stdio, inherit: passed.inherit };
+    let plan =
+        Plan { spaces, steps, cwd, program, stdio: passed.stdio, reopen: passed.reopen, inherit: passed.inherit };
     Ok(Prepared { plan, serve, root })
 }
 

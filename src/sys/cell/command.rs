@@ -1,6 +1,6 @@
 //! The command's side of a cell, from its clone to its exec: system calls only, like the keeper.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 use super::keeper::NoWayBack;
 use super::raw::{self, Table};
-use super::{Cwd, Mask, Packet, Part, Plan, tell};
+use super::{Cwd, Mask, Packet, Part, Plan, Reopen, tell};
 
 /// Waits until the keeper has completed the namespaces, enters the working directory and executes the program.
 pub(super) fn run(plan: &Plan, tables: &mut [Table; 2], line: BorrowedFd<'_>, go: BorrowedFd<'_>, mask: &Mask) -> ! {
@@ -25,6 +25,12 @@ pub(super) fn run(plan: &Plan, tables: &mut [Table; 2], line: BorrowedFd<'_>, go
     if let Err(errno) = enter(&plan.cwd) {
         tell(line, &Packet::failed(Part::Cwd, errno));
         raw::exit(125);
+    }
+    for reopen in &plan.reopen {
+        if let Err(errno) = open_in_fork(&plan.cwd, reopen) {
+            tell(line, &Packet::failed(Part::Input, errno));
+            raw::exit(125);
+        }
     }
     raw::default_sigpipe();
     mask.restore();
@@ -45,6 +51,19 @@ fn enter(cwd: &Cwd) -> Result<(), Errno> {
             Err(e) => return Err(e),
         }
     }
+}
+
+/// Opens a file of the fork for reading; no component of its path may be a link.
+fn open_in_fork(cwd: &Cwd, reopen: &Reopen) -> Result<(), Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::openat(CWD, cwd.root.as_c_str(), flags, Mode::empty())?;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    // Without O_NONBLOCK a FIFO that took the file's place would wait for a writer here.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::fs::openat2(&root, reopen.below.as_c_str(), flags, Mode::empty(), resolve)?;
+    rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(reopen.offset))?;
+    rustix::fs::fcntl_setfl(&file, OFlags::RDONLY)?;
+    raw::duplicate(file.as_fd(), reopen.number)
 }
 
 /// Tries the candidates as `execvp(3)` does; the errno of the one that says most.

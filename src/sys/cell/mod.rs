@@ -42,6 +42,8 @@ pub struct Plan {
     pub program: Program,
     /// What becomes standard input, output and error where they are not the caller's own.
     pub stdio: [Option<OwnedFd>; 3],
+    /// Files of the fork that are opened for reading in place of standard input, output or error.
+    pub reopen: Vec<Reopen>,
     /// Further descriptors that the command inherits, in ascending order, all above 2.
     pub inherit: Vec<RawFd>,
 }
@@ -139,6 +141,17 @@ pub struct Cwd {
     pub root: CString,
     /// The path below; `.` for the root itself.
     pub below: CString,
+}
+
+/// A file below the root of [`Cwd`] that is opened for reading.
+#[derive(Debug)]
+pub struct Reopen {
+    /// As which descriptor.
+    pub number: RawFd,
+    /// The path below the root.
+    pub below: CString,
+    /// From where it is read on.
+    pub offset: u64,
 }
 
 /// What is executed: the first of the candidates that exists.

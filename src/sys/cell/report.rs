@@ -17,6 +17,8 @@ pub enum Part {
     Inner,
     /// Entering the working directory.
     Cwd,
+    /// Opening standard input in the fork.
+    Input,
     /// Executing the program.
     Exec,
     /// Anything else: descriptors, signals, processes.
@@ -32,6 +34,7 @@ impl Part {
             Part::Cwd => (3, 0),
             Part::Exec => (4, 0),
             Part::Plumbing => (5, 0),
+            Part::Input => (6, 0),
         }
     }
 
@@ -42,6 +45,7 @@ impl Part {
             2 => Part::Inner,
             3 => Part::Cwd,
             4 => Part::Exec,
+            6 => Part::Input,
             _ => Part::Plumbing,
         }
     }

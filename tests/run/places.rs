@@ -1,0 +1,150 @@
+//! Where commands start, what they find in their environment, and refusals where that is not to be had.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+use super::{BOTH, Site, Who};
+use crate::common::Run;
+
+#[test]
+fn the_command_starts_where_the_caller_is() {
+    for who in BOTH {
+        let site = Site::new(who);
+        let pwd = |dir: &std::path::Path| {
+            site.treefork(["run", "--"]).args(["bash", "-c", "echo $PWD; pwd -P; ls"]).current_dir(dir).ok().text()
+        };
+        let sub = site.base.join("sub");
+        let shown = sub.display();
+        assert_eq!(pwd(&sub), format!("{shown}\n{shown}\ndeep\ninner"), "{who:?}");
+        // Through a link the caller's own name for the place is kept.
+        let link = site.env.join("link");
+        symlink(&site.base, &link).expect("writable");
+        let mut command = site.treefork(["run", "--", "bash", "-c", "echo $PWD; pwd -P"]);
+        let done = command.current_dir(link.join("sub")).env("PWD", link.join("sub")).env("OLDPWD", &site.base).ok();
+        assert_eq!(done.text(), format!("{}\n{shown}", link.join("sub").display()), "{who:?}");
+    }
+}
+
+#[test]
+fn a_caller_outside_starts_at_the_base() {
+    for who in BOTH {
+        let site = Site::new(who);
+        let sub = site.base.join("sub");
+        let done = site.treefork(["run".as_ref(), sub.as_os_str()]).args(["--", "pwd"]).current_dir("/").ok();
+        assert_eq!(done.text(), sub.to_str().expect("text"), "{who:?}");
+    }
+}
+
+#[test]
+fn a_directory_that_the_fork_lacks_is_refused() {
+    for who in BOTH {
+        let site = Site::new(who);
+        site.run(&["--label", "f"], "rm -r sub; ln -s / sub").ok();
+        let done = site.treefork(["exec", "f", "--", "pwd"]).current_dir(site.base.join("sub/deep")).fails(125);
+        assert!(done.complaint().contains("no counterpart in the fork"), "{who:?}: {}", done.complaint());
+        // Nor does a link lead out.
+        site.treefork(["exec", "f", "--", "pwd"]).current_dir(site.base.join("sub")).fails(125);
+        site.treefork(["exec", "f", "--", "pwd"]).ok();
+    }
+}
+
+#[test]
+fn the_environment_says_which_fork_it_is() {
+    for who in BOTH {
+        let site = Site::new(who);
+        let file = site.env.join("tmp/env");
+        fs::write(&file, "A=from file\n#B=no\n").expect("writable");
+        let file = file.to_str().expect("text");
+        let script = "echo \"$A|$B2|$TREEFORK_LABEL|$TREEFORK_BASE\"; echo ${#TREEFORK_ID}; echo ${OLDPWD-none}";
+        let mut command = site.run(&["--label", "name", "--env-file", file], script);
+        let done = command.env("OLDPWD", "/somewhere").env("B2", "kept").ok();
+        assert_eq!(done.text(), format!("from file|kept|name|{}\n8\nnone", site.base.display()), "{who:?}");
+    }
+}
+
+#[test]
+fn git_can_be_hardened() {
+    let site = Site::new(Who::Root);
+    let hook = site.base.join(".git/hooks/pre-commit");
+    fs::create_dir_all(hook.parent().expect("it has one")).expect("writable");
+    fs::write(&hook, "#!/bin/sh\necho hook > hooked\n").expect("writable");
+    fs::set_permissions(&hook, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("ours");
+    let identity = "git -c user.name=n -c user.email=e@e commit -q --allow-empty -m x; ls hooked 2>/dev/null";
+    assert_eq!(site.run(&[], identity).done().text(), "hooked");
+    assert_eq!(site.run(&["--git-hardening"], identity).done().text(), "");
+}
+
+#[test]
+fn a_base_below_another_mount_is_covered() {
+    let site = Site::new(Who::Root);
+    let point = site.env.dir("point");
+    Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&point).ok();
+    let base = point.join("a/base");
+    fs::create_dir_all(&base).expect("writable");
+    fs::write(base.join("f"), "old\n").expect("writable");
+    let mut command = site.treefork(["run", "--", "bash", "-c", "echo new > $PWD/f; cat f"]);
+    assert_eq!(command.current_dir(&base).ok().text(), "new");
+    assert_eq!(fs::read_to_string(base.join("f")).expect("there"), "old\n");
+}
+
+#[test]
+fn a_base_that_another_mount_hides_is_refused() {
+    let site = Site::new(Who::Root);
+    site.treefork(["create", "--label", "f"]).ok();
+    Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&site.base).ok();
+    let done = site.treefork(["exec", "f", "--", "true"]).current_dir("/").fails(125);
+    assert!(done.complaint().contains("where the base was"), "{}", done.complaint());
+    Command::new("umount").arg(&site.base).ok();
+    site.treefork(["exec", "f", "--", "true"]).current_dir("/").ok();
+}
+
+/// Case 71: where no namespace is to be had, a run is refused, never silently unisolated.
+#[test]
+fn without_namespaces_a_run_is_refused() {
+    for who in BOTH {
+        let site = Site::new(who);
+        if who == Who::User {
+            // The fork itself has to exist without namespaces too: plain copies.
+            continue;
+        }
+        let marker = site.env.join("tmp/ran");
+        // A namespace of its own with a limit of none below it.
+        let script = format!(
+            "echo 0 > /proc/sys/user/max_user_namespaces && {} run -- touch {}",
+            site.binary().display(),
+            marker.display()
+        );
+        let mut command = site.command("unshare");
+        command.args(["--user", "--map-root-user", "--mount", "bash", "-c", &script]);
+        let done = command.fails(125);
+        assert!(!marker.exists());
+        assert!(done.complaint().contains("namespace"), "{}", done.complaint());
+        assert!(done.complaint().contains("--isolation cwd"), "{}", done.complaint());
+    }
+}
+
+#[test]
+fn the_weaker_isolation_refuses_what_it_can_see() {
+    let site = Site::new(Who::Root);
+    let before = site.look();
+    let base = site.base.to_str().expect("text");
+    let run = |command: &[&str]| {
+        let mut all = site.treefork(["run", "--isolation", "cwd", "--"]);
+        all.args(command);
+        all
+    };
+    for command in [
+        &["git", "-C", base, "commit", "--allow-empty", "-m", "x"][..],
+        &["sh", "-c", &format!("cd {base} && touch x")],
+        &["touch", &format!("{base}/x")],
+    ] {
+        let done = run(command).fails(125);
+        assert!(done.complaint().contains("outside the fork"), "{}", done.complaint());
+    }
+    let done = run(&["bash", "-c", "echo $PWD; touch here"]).ok();
+    assert!(done.text().starts_with(site.env.store().to_str().expect("text")), "{}", done.text());
+    crate::common::assert_same(&before, &site.look(), "the base");
+    // What needs a namespace is refused rather than left out.
+    site.treefork(["run", "--isolation", "cwd", "--no-network", "--", "true"]).fails(125);
+}
