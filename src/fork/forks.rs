@@ -1,8 +1,9 @@
 //! The forks of a store: making and removing them, safe from many threads and processes.
 //!
-//! Two kinds of lock files: the store's, held while a label is checked and a fork's directory made, and each fork's,
-//! held from before a transition is recorded until it is over. The store's lock is taken first. Every durable step has a
-//! fault point after it, named in the order of the steps.
+//! Three kinds of lock files: a base's, held by merges into it and while a fork of it is made; the store's, held while a
+//! label is checked and a fork's directory made; and each fork's, held from before a transition is recorded until it is
+//! over. Taken in that order, except that a merge holds its fork's lock before it waits for the base's, which no maker of
+//! a fork waits for the other way round. Every durable step has a fault point after it, named in the order of the steps.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::pending::Pending;
-use super::{Base, Id, Label, Owner, Record, State, Store, base, find, now, origin, trash, users};
+use super::{Base, Id, Label, Owner, Record, State, Store, base, find, now, origin, preserved, trash, users};
 use crate::durable::{FileLock, Wait, fault};
 use crate::error::{Context, Error, Kind, Result};
 use crate::strategy::{self, Symlinks, Way, Wishes};
@@ -58,6 +59,14 @@ pub struct Forks {
     store: Store,
 }
 
+/// What exactly is forked.
+struct Origin {
+    base: Base,
+    subdir: PathBuf,
+    base_ref: Option<String>,
+    born: u64,
+}
+
 /// A fork whose lock is held.
 #[derive(Debug)]
 pub struct Locked {
@@ -85,7 +94,10 @@ impl Forks {
     pub fn create(&self, request: &Request) -> Result<Record> {
         base::check_store(self.store.root())?;
         let (base, subdir, base_ref) = origin::of(&request.base, self.store.root())?;
-        let (mut record, lock, pending) = self.claim(request, base, subdir, base_ref)?;
+        // No merge changes the base until the fork is complete, and so one of those that the next merge preserves for.
+        let _base = self.lock_base(&base, "create", Wait::For(PATIENCE))?;
+        let origin = Origin { born: preserved::youngest(&self.store.base(&base.key())), base, subdir, base_ref };
+        let (mut record, lock, pending) = self.claim(request, origin)?;
         let dir = self.store.fork(&record.id);
         match self.fill(&mut record, &dir, request) {
             Ok(()) => Ok(record),
@@ -105,13 +117,7 @@ impl Forks {
     }
 
     /// Gives the fork a name and a directory, under the store's lock.
-    fn claim(
-        &self,
-        request: &Request,
-        base: Base,
-        subdir: PathBuf,
-        base_ref: Option<String>,
-    ) -> Result<(Record, FileLock, Pending<'_>)> {
+    fn claim(&self, request: &Request, origin: Origin) -> Result<(Record, FileLock, Pending<'_>)> {
         let _store = FileLock::acquire(&self.store.lock_path(), "create", Wait::For(PATIENCE))?;
         if let Some(label) = &request.label {
             self.check_label(label)?;
@@ -128,7 +134,7 @@ impl Forks {
             break (id, pending);
         };
         let dir = self.store.fork(&id);
-        match self.record_claim(request, id, base, subdir, base_ref) {
+        match self.record_claim(request, id, origin) {
             Ok((record, lock)) => Ok((record, lock, pending)),
             Err(e) => {
                 // Nothing was made yet but this directory.
@@ -138,23 +144,17 @@ impl Forks {
         }
     }
 
-    fn record_claim(
-        &self,
-        request: &Request,
-        id: Id,
-        base: Base,
-        subdir: PathBuf,
-        base_ref: Option<String>,
-    ) -> Result<(Record, FileLock)> {
+    fn record_claim(&self, request: &Request, id: Id, origin: Origin) -> Result<(Record, FileLock)> {
         fault_point("fork.claimed")?;
         let at = now();
         let record = Record {
             id,
             label: request.label.clone(),
             agent: request.agent.clone(),
-            base,
-            subdir,
-            base_ref,
+            base: origin.base,
+            born: origin.born,
+            subdir: origin.subdir,
+            base_ref: origin.base_ref,
             strategy: request.strategy.unwrap_or(Way::Overlay),
             refusals: vec![],
             symlinks: request.wishes.symlinks,
@@ -299,7 +299,8 @@ impl Forks {
         strategy::strategy(locked.record.strategy).destroy(&site)?;
         fault_point("fork.destroyed")?;
         trash::discard(&self.store, &locked.record.id)?;
-        fault_point("fork.trashed")
+        fault_point("fork.trashed")?;
+        self.drop_layers(&locked.record.base)
     }
 }
 

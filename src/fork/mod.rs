@@ -13,6 +13,7 @@ mod name;
 mod origin;
 mod owner;
 mod pending;
+pub mod preserved;
 mod record;
 mod recover;
 pub mod status;

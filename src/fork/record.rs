@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Id, Label, Owner, journal};
+use super::{Id, Label, Owner, journal, preserved};
 use crate::durable::{self, read_record, write_record};
 use crate::error::{Error, Kind, Result};
 use crate::names::RelPath;
@@ -106,6 +106,9 @@ pub struct Record {
     pub agent: Option<String>,
     /// The root of the tree that is forked.
     pub base: Base,
+    /// How many merges into the base had preserved layers when the fork was made: it reads through the younger ones.
+    #[serde(default)]
+    pub born: u64,
     /// Where below the root the caller's own directory is; the root itself unless the base lies inside a repository.
     #[serde(with = "crate::names::json")]
     pub subdir: PathBuf,
@@ -187,6 +190,7 @@ impl Record {
             base: self.base.path.clone(),
             base_ident: self.base.ident,
             store: store.to_path_buf(),
+            layers: preserved::layers(store, &self.base, self.born),
             dir: dir.to_path_buf(),
             id: self.id.to_string(),
             created: self.created_at,
@@ -227,6 +231,7 @@ pub(super) mod tests {
             label: Some("idea-a".parse().expect("valid")),
             agent: None,
             base: Base { path: "/b".into(), dev: 2, ident: Ident::default() },
+            born: 0,
             subdir: PathBuf::new(),
             base_ref: None,
             strategy: Way::Overlay,

@@ -24,6 +24,11 @@ pub(super) fn discard(store: &Store, id: &Id) -> Result<()> {
     sync_dir(&store.forks())
 }
 
+/// Moves some other directory of the store into the trash, to be deleted.
+pub(super) fn discard_other(store: &Store, path: &Path) -> Result<()> {
+    move_to_trash(store, path, &Id::random()?)
+}
+
 /// Moves a fork's directory into the trash, whole, to wait there. Durable when it returns; gone already is success.
 pub(super) fn keep(store: &Store, id: &Id) -> Result<()> {
     let (from, to) = (store.fork(id), store.trash().join(id.as_str()));

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::protocol::MountSpec;
+use super::protocol::{Layer, MountSpec};
 use super::table::{Backend, How, Mounted};
 use crate::error::{Context, Error, Kind, Result};
 use crate::fuse::{self, Session};
@@ -33,12 +33,7 @@ impl Fuse {
 
     fn overlay(&self, spec: &MountSpec) -> Result<Arc<Overlay>> {
         let base = open_base(spec)?;
-        let mut lowers = Vec::with_capacity(spec.layers.len() + 1);
-        for layer in &spec.layers {
-            let root = sys::open_root(&layer.root).context("cannot open the preserved layer", &layer.root)?;
-            lowers.push(Lower { root, marked: true, watch: false });
-        }
-        lowers.push(Lower { root: base, marked: false, watch: self.watch.is_some() });
+        let lowers = vec![Lower { root: base, marked: false, watch: self.watch.is_some() }];
         let upper = sys::open_root(&spec.upper).context("cannot open the upper layer", &spec.upper)?;
         let work = sys::open_root(&spec.work).context("cannot open the work directory", &spec.work)?;
         let config = Config {
@@ -49,7 +44,11 @@ impl Fuse {
             fds: Arc::clone(&self.fds),
             created: Some(spec.created),
         };
-        Overlay::new(config).context("cannot set up the overlay in", &spec.work)
+        let overlay = Overlay::new(config).context("cannot set up the overlay in", &spec.work)?;
+        for layer in &spec.layers {
+            preserve(&overlay, layer)?;
+        }
+        Ok(overlay)
     }
 }
 
@@ -99,11 +98,20 @@ impl Mounted for Served {
         self.overlay.drift().into_iter().map(|path| path.as_path().to_path_buf()).collect()
     }
 
+    fn preserve(&self, layer: &Layer) -> Result<()> {
+        preserve(&self.overlay, layer)
+    }
+
     fn sync(&self) -> Result<()> {
         let cannot = |e| Error::io("cannot sync the fork", e);
         let upper = sys::reopen(self.upper.as_fd(), rustix::fs::OFlags::RDONLY).map_err(cannot)?;
         rustix::fs::syncfs(upper).map_err(cannot)
     }
+}
+
+fn preserve(overlay: &Overlay, layer: &Layer) -> Result<()> {
+    let dir = sys::open_root(&layer.dir).context("cannot open the preserved layer", &layer.dir)?;
+    overlay.preserve(&dir).context("cannot read through the preserved layer", &layer.dir)
 }
 
 /// Opens the base without touching any mount of a fork, and makes sure that it is the directory that was forked.

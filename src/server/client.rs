@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use super::protocol::{Envelope, MountInfo, MountSpec, Pong, Reply, Request, VERSION};
+use super::protocol::{Envelope, Layer, MountInfo, MountSpec, Pong, Reply, Request, VERSION};
 use super::{start, wire};
 use crate::error::{Context, Error, Kind, Result};
 
@@ -87,6 +87,18 @@ impl Client {
             Some(Reply::Drift(paths)) => Ok(paths.into_iter().map(|path| path.0).collect()),
             Some(other) => Err(self.unexpected(&other)),
             None => Err(self.gone()),
+        }
+    }
+
+    /// Puts a new preserved layer, complete, by its directory, above the base of a fork, before the base changes. The fork
+    /// goes on showing what it showed. False where the fork is not mounted, and so has nothing to be told.
+    pub fn preserve(&self, id: &str, layer: &Path) -> Result<bool> {
+        let layer = Layer { dir: layer.to_path_buf() };
+        match self.ask_running(&Request::Preserve { id: id.to_owned(), layer }) {
+            Ok(Some(reply)) => self.done(reply).map(|()| true),
+            Ok(None) => Ok(false),
+            Err(e) if e.kind() == Kind::Vanished => Ok(false),
+            Err(e) => Err(e),
         }
     }
 

@@ -21,7 +21,7 @@ pub struct MountSpec {
     pub base: PathBuf,
     /// Which directory that has to be.
     pub base_ident: Ident,
-    /// Preserved layers between the upper and the base, top first.
+    /// Preserved layers between the upper and the base, in the order of the merges.
     pub layers: Vec<Layer>,
     /// The private layer.
     #[serde(with = "crate::names::json")]
@@ -39,9 +39,9 @@ pub struct MountSpec {
 /// A preserved layer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layer {
-    /// Its root.
+    /// Its directory (see [`crate::layer::preserved`]).
     #[serde(with = "crate::names::json")]
-    pub root: PathBuf,
+    pub dir: PathBuf,
 }
 
 /// What a client may ask for.
@@ -70,6 +70,13 @@ pub(super) enum Request {
     Drift {
         /// The fork.
         id: String,
+    },
+    /// Put a new, complete preserved layer above the base of this fork. Doing so twice is fine.
+    Preserve {
+        /// The fork.
+        id: String,
+        /// The layer.
+        layer: Layer,
     },
     /// Bring all that was written in the fork to the disk.
     Sync {

@@ -280,6 +280,7 @@ impl Server {
                 self.table.mount(spec, How::Device(fd))?;
             }
             Request::Unmount { id } => self.table.unmount(&id)?,
+            Request::Preserve { id, layer } => self.table.preserve(&id, layer)?,
             Request::Sync { id } => self.table.get(&id)?.sync()?,
             Request::Shutdown => {
                 self.table.unmount_all();

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::protocol::{MountInfo, MountSpec, PlacedAt};
+use super::protocol::{Layer, MountInfo, MountSpec, PlacedAt};
 use crate::error::{Error, Kind, Result};
 
 /// Whatever can serve overlays. The server is written against this, so that its tests need no FUSE.
@@ -40,6 +40,8 @@ pub trait Mounted: Send + Sync {
     fn drift(&self) -> Vec<PathBuf>;
     /// Brings all that was written to the disk.
     fn sync(&self) -> Result<()>;
+    /// Reads through a new preserved layer from now on.
+    fn preserve(&self, layer: &Layer) -> Result<()>;
 }
 
 #[derive(Default)]
@@ -122,7 +124,20 @@ impl Table {
     pub(super) fn get(&self, id: &str) -> Result<Arc<dyn Mounted>> {
         let slot = self.slots.lock().get(id).map(Arc::clone);
         let mounted = slot.and_then(|slot| slot.live.lock().as_ref().map(|live| Arc::clone(&live.mounted)));
-        mounted.ok_or_else(|| Error::new(Kind::Vanished, format!("the fork {id} is not mounted")))
+        mounted.ok_or_else(|| not_mounted(id))
+    }
+
+    /// Puts a preserved layer into a mount. The spec has it from then on, so that mounting again is still the same.
+    pub(super) fn preserve(&self, id: &str, layer: Layer) -> Result<()> {
+        let slot = self.slots.lock().get(id).map(Arc::clone);
+        let mut live = slot.as_ref().map(|slot| slot.live.lock());
+        let Some(live) = live.as_mut().and_then(|live| live.as_mut()) else { return Err(not_mounted(id)) };
+        if live.spec.layers.contains(&layer) {
+            return Ok(());
+        }
+        live.mounted.preserve(&layer)?;
+        live.spec.layers.push(layer);
+        Ok(())
     }
 
     /// All mounts that are alive, by id.
@@ -166,6 +181,10 @@ impl Table {
             slots.remove(id);
         }
     }
+}
+
+fn not_mounted(id: &str) -> Error {
+    Error::new(Kind::Vanished, format!("the fork {id} is not mounted"))
 }
 
 #[cfg(test)]
@@ -212,6 +231,9 @@ mod tests {
             vec![]
         }
         fn sync(&self) -> Result<()> {
+            Ok(())
+        }
+        fn preserve(&self, _: &Layer) -> Result<()> {
             Ok(())
         }
     }

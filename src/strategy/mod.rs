@@ -115,6 +115,8 @@ pub struct Site {
     pub base_ident: Ident,
     /// The store.
     pub store: PathBuf,
+    /// The directories of the preserved layers that the fork reads through, in the order of the merges.
+    pub layers: Vec<PathBuf>,
     /// `forks/<id>` in the store. A strategy keeps there what it likes, beside `fork.json` and `lock`.
     pub dir: PathBuf,
     /// The fork's id.

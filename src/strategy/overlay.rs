@@ -9,7 +9,7 @@ use super::{Guarantees, Made, Site, Strategy, Symlinks, Way, Wishes, elsewhere};
 use crate::error::{Context, Error, Kind, Result};
 use crate::fuse;
 use crate::git::own;
-use crate::server::{Client, MountSpec};
+use crate::server::{Client, Layer, MountSpec};
 use crate::sys::mounts;
 
 /// In the work area of a fork whose upper had something in it from the beginning: a git directory of the fork's own.
@@ -26,7 +26,7 @@ impl Overlay {
             id: site.id.clone(),
             base: site.base.clone(),
             base_ident: site.base_ident,
-            layers: vec![],
+            layers: site.layers.iter().map(|dir| Layer { dir: dir.clone() }).collect(),
             upper: site.upper(),
             work: site.work(),
             point: site.tree(),

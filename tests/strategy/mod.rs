@@ -26,6 +26,7 @@ fn site(base: &Path, store: &Path, id: &str) -> Site {
         created: Time { sec: now.as_secs().cast_signed(), nsec: now.subsec_nanos() },
         symlinks: Symlinks::Keep,
         private_mount: false,
+        layers: vec![],
     }
 }
 

@@ -1,0 +1,91 @@
+//! The preserved layers of a base: `bases/<key>/preserved/<n>`, numbered in the order of the merges that made them.
+//!
+//! A fork reads through those that are younger than itself. Which they are is settled under the base's lock (`lock`
+//! beside them): a merge holds it from its first step to its last, and the maker of a fork from before it counts the
+//! layers until the fork is complete, so that no fork is made in the middle of a merge.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::forks::Forks;
+use super::{Base, Record, State, find, trash};
+use crate::durable::{FileLock, Wait};
+use crate::error::{Context, Result};
+use crate::strategy::Way;
+
+/// The name of the directory of all preserved layers, in a base's.
+pub const PRESERVED: &str = "preserved";
+
+/// The number of the youngest preserved layer of a base, by the base's directory in the store; 0 where there is none.
+pub fn youngest(base_dir: &Path) -> u64 {
+    numbers(base_dir).last().copied().unwrap_or(0)
+}
+
+/// The numbers of the layers of a base, oldest first.
+fn numbers(base_dir: &Path) -> Vec<u64> {
+    let entries = fs::read_dir(base_dir.join(PRESERVED)).into_iter().flatten().flatten();
+    let mut numbers: Vec<u64> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+/// The layers of a base that are younger than `born`, oldest first, in the store at this path.
+pub(super) fn layers(store: &Path, base: &Base, born: u64) -> Vec<PathBuf> {
+    let bases = store.join("bases");
+    let of = |key: &str, born: u64| {
+        let dir = bases.join(key);
+        let younger = numbers(&dir).into_iter().filter(move |&n| n > born);
+        younger.map(move |n| dir.join(PRESERVED).join(n.to_string())).collect::<Vec<_>>()
+    };
+    let mut layers = of(&base.key(), born);
+    // The device has another number since a reboot: merges since then keep their layers under that, all of them younger.
+    if let Ok(now) = fs::symlink_metadata(&base.path)
+        && now.dev() != base.dev
+        && now.ino() == base.ident.ino
+    {
+        layers.extend(of(&Base { dev: now.dev(), ..base.clone() }.key(), 0));
+    }
+    layers
+}
+
+impl Forks {
+    /// Locks a base against merges into it.
+    pub(super) fn lock_base(&self, base: &Base, what: &str, wait: Wait) -> Result<FileLock> {
+        let dir = self.store().base(&base.key());
+        fs::create_dir_all(&dir).context("cannot make the directory", &dir)?;
+        FileLock::acquire(&dir.join("lock"), what, wait)
+    }
+
+    /// The live overlays of a base: those that a merge into it has to preserve the old state for.
+    pub fn readers(&self, base: &Base) -> Result<Vec<Record>> {
+        let forks = find::all(self.store())?.into_iter().filter_map(|(_, record)| record.ok());
+        let reads = |record: &Record| {
+            record.strategy == Way::Overlay
+                && record.base.path == base.path
+                && record.base.ident == base.ident
+                && !matches!(record.state, State::Removing)
+        };
+        // What waits in the trash may be restored.
+        let waiting = trash::kept(self.store())?.into_iter().filter_map(|(_, record)| record.ok());
+        Ok(forks.chain(waiting).filter(reads).collect())
+    }
+
+    /// Discards the preserved layers of a base that no fork reads through any more. A merge or a create at work there is
+    /// left alone: whoever comes next does it.
+    pub(super) fn drop_layers(&self, base: &Base) -> Result<()> {
+        let dir = self.store().base(&base.key());
+        if numbers(&dir).is_empty() {
+            return Ok(());
+        }
+        let Ok(_lock) = self.lock_base(base, "dropping of preserved layers", Wait::No) else { return Ok(()) };
+        let readers = self.readers(base)?;
+        let oldest = readers.iter().map(|record| record.born).min().unwrap_or(u64::MAX);
+        // While anybody counts from the youngest number it stays taken, or a new layer would get it once more.
+        let youngest = if readers.is_empty() { u64::MAX } else { youngest(&dir) };
+        for n in numbers(&dir).into_iter().filter(|&n| n <= oldest && n < youngest) {
+            trash::discard_other(self.store(), &dir.join(PRESERVED).join(n.to_string()))?;
+        }
+        Ok(())
+    }
+}
