@@ -6,6 +6,7 @@
 //! ones, objects included, since a pointer that still leads to the shared one is never left. What cannot be put right
 //! is refused with the reason.
 
+use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -62,8 +63,15 @@ pub fn fixes<'a>(base: &Path, tree: &Path, tops: impl IntoIterator<Item = &'a Re
     Ok(fixes)
 }
 
-/// Where repositories in `base` may be that a look at the top finds: the top itself, the submodules that it lists and
-/// the linked work trees that it knows. Costs nothing that grows with the tree.
+/// So many directories are listed in search of work trees that nothing at the top knows of.
+const LISTED: usize = 128;
+/// And so many of their entries are looked at.
+const LOOKED_AT: usize = 4096;
+
+/// Where repositories in `base` may be that a look at the top finds: the top itself, the submodules that it lists, the
+/// linked work trees that it knows, and whatever has a `.git` file or link in the directories nearest to the top.
+///
+/// Costs nothing that grows with the tree. What it misses is a work tree deep down that belongs to a repository outside.
 pub fn likely_tops(base: &Path) -> Vec<RelPath> {
     let mut tops = vec![RelPath::root()];
     let modules = fs::read(base.join(".gitmodules")).unwrap_or_default();
@@ -80,7 +88,31 @@ pub fn likely_tops(base: &Path) -> Vec<RelPath> {
             tops.extend(top.and_then(RelPath::new).filter(|top| !top.is_root()));
         }
     }
+    tops.extend(near_the_top(base));
+    tops.sort();
+    tops.dedup();
     tops
+}
+
+/// The directories with a `.git` that is no directory, level by level, as far as the limits reach.
+fn near_the_top(base: &Path) -> Vec<RelPath> {
+    let mut found = Vec::new();
+    let mut todo = VecDeque::from([RelPath::root()]);
+    let mut left = LOOKED_AT;
+    for _ in 0..LISTED {
+        let Some(dir) = todo.pop_front() else { break };
+        let Ok(entries) = fs::read_dir(base.join(&dir)) else { continue };
+        for entry in entries.flatten().take(left) {
+            left -= 1;
+            let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            match entry.file_name() {
+                name if name == ".git" && !is_dir => found.push(dir.clone()),
+                name if is_dir && name != ".git" => todo.push_back(dir.join(&name)),
+                _ => {}
+            }
+        }
+    }
+    found
 }
 
 fn fixes_of(base: &Path, tree: &Path, top: &RelPath, repo: Repo, fixes: &mut Vec<Fix>) -> Result<()> {

@@ -1,13 +1,11 @@
 //! Cases 76 and 80: a base whose git directory lies elsewhere. Whatever git does in the fork, the repository that the
 //! base shares stays as it is, to the byte and to the nanosecond.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use treefork::error::Kind;
-use treefork::strategy::{Copy, Strategy, Wishes};
-
-use super::{opened_by_git, site};
-use crate::common::{Env, Look, assert_same};
+use super::opened_by_git;
+use crate::common::{Env, Look, Treefork, assert_same};
 
 /// Everything that agents do with git, and the checks that git itself has.
 const WORK: &str = "
@@ -36,153 +34,176 @@ fn repo(env: &Env, dir: &Path) {
     settle(env, dir, ".");
 }
 
-/// Forks `base`, works in the fork, and has nothing of `world` changed.
+/// Forks `base` as a copy and as an overlay, works in the forks, and has nothing of `world` changed.
 #[track_caller]
-fn check(env: &Env, world: &Path, base: &Path, work_in: &[&str]) -> PathBuf {
-    let look = Look::default().ctime().ino();
-    let before = look.at(world);
-    let site = site(base, &env.dir("store"), "f");
-    Copy.probe(&site).expect("possible");
-    Copy.create(&site, &Wishes::default()).expect("made");
-    assert_same(&before, &look.at(world), "making the fork");
-    for dir in work_in {
-        let dir = if dir.is_empty() { site.tree() } else { site.tree().join(dir) };
-        assert_eq!(env.git(&dir, ["rev-parse", "--show-toplevel"]), dir.to_str().expect("text"));
-        assert_eq!(opened_by_git(env, &dir, &["status", "--porcelain"]), Vec::<PathBuf>::new());
-        let common = env.git(&dir, ["rev-parse", "--path-format=absolute", "--git-common-dir"]);
-        assert!(Path::new(&common).starts_with(site.tree()), "{common}");
-        env.sh(&dir, WORK);
-        assert_same(&before, &look.at(world), "work in the fork");
-    }
-    site.tree()
+fn check(treefork: &Treefork, world: &Path, base: &Path, work_in: &[&str]) -> [PathBuf; 2] {
+    ["copy", "overlay"].map(|way| {
+        let before = LOOK().at(world);
+        let create = [OsStr::new("create"), base.as_os_str(), OsStr::new("--strategy"), OsStr::new(way)];
+        let tree = PathBuf::from(treefork.ok(create).text());
+        assert_same(&before, &LOOK().at(world), &format!("making the {way}"));
+        for dir in work_in {
+            let dir = if dir.is_empty() { tree.clone() } else { tree.join(dir) };
+            let env = treefork.env();
+            assert_eq!(env.git(&dir, ["rev-parse", "--show-toplevel"]), dir.to_str().expect("text"), "{way}");
+            assert_eq!(opened_by_git(env, &dir, &["status", "--porcelain"]), Vec::<PathBuf>::new(), "{way}");
+            let common = env.git(&dir, ["rev-parse", "--path-format=absolute", "--git-common-dir"]);
+            assert!(Path::new(&common).starts_with(&tree), "{way}: {common}");
+            env.sh(&dir, WORK);
+            assert_same(&before, &LOOK().at(world), &format!("work in the {way}"));
+        }
+        tree
+    })
 }
+
+/// Everything about a tree, to the nanosecond.
+const LOOK: fn() -> Look = || Look::default().ctime().ino();
 
 #[test]
 fn case_76_linked_work_tree() {
-    let env = Env::new();
+    let treefork = Treefork::new();
+    let env = treefork.env();
     let world = env.dir("world");
-    repo(&env, &world.join("main"));
+    repo(env, &world.join("main"));
     env.sh(
         &world.join("main"),
         "git worktree add -q -b linked ../linked; cd ../linked; echo l > l.txt; git add l.txt; git commit -qm l",
     );
-    settle(&env, &world, "linked");
-    let tree = check(&env, &world, &world.join("linked"), &[""]);
-    assert_eq!(
-        env.git(&tree, ["for-each-ref", "--format=%(refname:short)", "refs/heads"]),
-        "linked\nmade\nmain\nother\ntopic"
-    );
-    assert_eq!(env.git(&tree, ["log", "-1", "--format=%s", "main"]), "two");
+    settle(env, &world, "linked");
+    for tree in check(&treefork, &world, &world.join("linked"), &[""]) {
+        assert_eq!(
+            env.git(&tree, ["for-each-ref", "--format=%(refname:short)", "refs/heads"]),
+            "linked\nmade\nmain\nother\ntopic"
+        );
+        assert_eq!(env.git(&tree, ["log", "-1", "--format=%s", "main"]), "two");
+    }
 }
 
 #[test]
 fn case_76_work_tree_of_a_bare_repository() {
-    let env = Env::new();
+    let treefork = Treefork::new();
+    let env = treefork.env();
     let world = env.dir("world");
-    repo(&env, &world.join("main"));
+    repo(env, &world.join("main"));
     env.sh(&world, "git clone -q --bare main bare.git; git -C bare.git worktree add -q ../wt main");
-    settle(&env, &world, "wt");
-    check(&env, &world, &world.join("wt"), &[""]);
+    settle(env, &world, "wt");
+    check(&treefork, &world, &world.join("wt"), &[""]);
 }
 
 #[test]
 fn case_76_submodule() {
-    let env = Env::new();
+    let treefork = Treefork::new();
+    let env = treefork.env();
     let world = env.dir("world");
-    repo(&env, &world.join("lib"));
-    repo(&env, &world.join("super"));
+    repo(env, &world.join("lib"));
+    repo(env, &world.join("super"));
     env.sh(&world.join("super"), "git submodule --quiet add ../lib sub; git commit -qm sub");
-    settle(&env, &world, "super super/sub");
-    check(&env, &world, &world.join("super/sub"), &[""]);
+    settle(env, &world, "super super/sub");
+    check(&treefork, &world, &world.join("super/sub"), &[""]);
 }
 
 #[test]
 fn case_76_a_submodule_inside_the_base() {
-    let env = Env::new();
+    let treefork = Treefork::new();
+    let env = treefork.env();
     let world = env.dir("world");
-    repo(&env, &world.join("lib"));
-    repo(&env, &world.join("super"));
+    repo(env, &world.join("lib"));
+    repo(env, &world.join("super"));
     env.sh(&world.join("super"), "git submodule --quiet add ../lib sub; git commit -qm sub");
-    settle(&env, &world, "super super/sub");
-    check(&env, &world, &world.join("super"), &["sub"]);
+    settle(env, &world, "super super/sub");
+    check(&treefork, &world, &world.join("super"), &["sub"]);
 }
 
 #[test]
 fn case_76_separate_git_dir() {
-    let env = Env::new();
+    let treefork = Treefork::new();
+    let env = treefork.env();
     let world = env.dir("world");
-    repo(&env, &world.join("main"));
+    repo(env, &world.join("main"));
     env.sh(&world, "git init -q --separate-git-dir=$PWD/apart.git main");
-    check(&env, &world, &world.join("main"), &[""]);
+    check(&treefork, &world, &world.join("main"), &[""]);
 }
 
 #[test]
 fn case_76_alternates() {
-    let env = Env::new();
+    let treefork = Treefork::new();
+    let env = treefork.env();
     let world = env.dir("world");
-    repo(&env, &world.join("main"));
+    repo(env, &world.join("main"));
     env.sh(&world, "git clone -q --shared main middle; git clone -q --shared middle shared");
-    settle(&env, &world, "shared");
-    let tree = check(&env, &world, &world.join("shared"), &[""]);
-    assert!(!tree.join(".git/objects/info/alternates").exists());
+    settle(env, &world, "shared");
+    for tree in check(&treefork, &world, &world.join("shared"), &[""]) {
+        assert!(!tree.join(".git/objects/info/alternates").exists());
+    }
 }
 
 #[test]
 fn case_76_linked_git_dir() {
-    let env = Env::new();
+    let treefork = Treefork::new();
+    let env = treefork.env();
     let world = env.dir("world");
-    repo(&env, &world.join("main"));
+    repo(env, &world.join("main"));
     env.sh(&world, "mkdir view; mv main/.git real.git; ln -s $PWD/real.git main/.git");
-    check(&env, &world, &world.join("main"), &[""]);
+    check(&treefork, &world, &world.join("main"), &[""]);
 }
 
 #[test]
 fn case_76_core_worktree() {
-    let env = Env::new();
+    let treefork = Treefork::new();
+    let env = treefork.env();
     let world = env.dir("world");
-    repo(&env, &world.join("main"));
+    repo(env, &world.join("main"));
     // To the work tree itself, from the root: harmless in the base, and a way back into it from a copy.
     env.sh(&world.join("main"), "git config core.worktree $PWD");
-    check(&env, &world, &world.join("main"), &[""]);
+    check(&treefork, &world, &world.join("main"), &[""]);
 }
 
 #[test]
 fn case_76_core_worktree_that_leads_away_is_refused() {
-    let env = Env::new();
+    let treefork = Treefork::new();
+    let env = treefork.env();
     let world = env.dir("world");
-    repo(&env, &world.join("main"));
+    repo(env, &world.join("main"));
     env.sh(&world.join("main"), "mkdir ../other; git config core.worktree ../../other");
-    let error = Copy.probe(&site(&world.join("main"), &env.dir("store"), "f")).expect_err("refused");
-    assert!(error.kind() == Kind::Git && error.to_string().contains("core.worktree"), "{error}");
+    for way in ["copy", "overlay", "auto"] {
+        let main = world.join("main");
+        let create = [OsStr::new("create"), main.as_os_str(), OsStr::new("--strategy"), OsStr::new(way)];
+        let said = treefork.fails(1, create).complaint();
+        assert!(said.contains("core.worktree"), "{way}: {said}");
+    }
 }
 
 #[test]
 fn case_76_work_trees_and_repositories_inside_the_base() {
-    let env = Env::new();
+    let treefork = Treefork::new();
+    let env = treefork.env();
     let world = env.dir("world");
-    repo(&env, &world.join("outer"));
-    repo(&env, &world.join("base"));
-    repo(&env, &world.join("base/deep/nested"));
+    repo(env, &world.join("outer"));
+    repo(env, &world.join("base"));
+    repo(env, &world.join("base/deep/nested"));
     env.sh(
         &world.join("base"),
         "git worktree add -q -b inner wt; git -C ../outer worktree add -q -b away ../base/foreign",
     );
-    settle(&env, &world.join("base"), "wt foreign");
-    let tree = check(&env, &world, &world.join("base"), &["wt", "foreign", "deep/nested"]);
-    // The work tree in the fork still belongs to the repository in the fork.
-    let list = env.git(&tree, ["worktree", "list", "--porcelain"]);
-    assert!(list.contains(tree.join("wt").to_str().expect("text")), "{list}");
-    assert_eq!(env.git(&tree, ["log", "-1", "--format=%s", "inner"]), "more");
+    settle(env, &world.join("base"), "wt foreign");
+    for tree in check(&treefork, &world, &world.join("base"), &["wt", "foreign", "deep/nested"]) {
+        // The work tree in the fork still belongs to the repository in the fork.
+        let list = env.git(&tree, ["worktree", "list", "--porcelain"]);
+        assert!(list.contains(tree.join("wt").to_str().expect("text")), "{list}");
+        assert_eq!(env.git(&tree, ["log", "-1", "--format=%s", "inner"]), "more");
+    }
 }
 
 #[test]
 fn case_80_housekeeping_in_the_fork() {
-    let env = Env::new();
+    let treefork = Treefork::new();
+    let env = treefork.env();
     let world = env.dir("world");
-    repo(&env, &world.join("origin"));
+    repo(env, &world.join("origin"));
     env.sh(&world, "git clone -q origin base");
-    settle(&env, &world, "base");
-    let tree = check(&env, &world, &world.join("base"), &[""]);
-    env.sh(&tree, "git switch -q --detach; git fetch -q origin; git repack -adq; git gc -q; git fsck --strict");
-    env.sh(&world.join("base"), "git fsck --strict");
+    settle(env, &world, "base");
+    for tree in check(&treefork, &world, &world.join("base"), &[""]) {
+        env.sh(&tree, "git switch -q --detach; git fetch -q origin; git repack -adq; git gc -q; git fsck --strict");
+        env.sh(&world.join("base"), "git fsck --strict");
+    }
 }
