@@ -44,8 +44,9 @@ pub(super) struct Create {
     owner: Option<u32>,
 }
 
+/// The ways to make a fork, as options name them.
 #[derive(Clone, Copy, ValueEnum)]
-enum Wanted {
+pub(super) enum Wanted {
     /// The first of overlay, reflink and copy that works
     Auto,
     /// A FUSE mount over the base
@@ -56,6 +57,19 @@ enum Wanted {
     Copy,
     /// A linked git work tree
     Worktree,
+}
+
+impl Wanted {
+    /// The one way that is asked for; `None` for the first that works.
+    pub(super) fn way(self) -> Option<Way> {
+        match self {
+            Wanted::Auto => None,
+            Wanted::Overlay => Some(Way::Overlay),
+            Wanted::Reflink => Some(Way::Reflink),
+            Wanted::Copy => Some(Way::Copy),
+            Wanted::Worktree => Some(Way::Worktree),
+        }
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -94,13 +108,7 @@ impl Create {
                 .and_then(|pid| Owner::of(pid.as_raw_nonzero().get().unsigned_abs()).ok())
                 .map_or_else(Owner::current, Ok)?,
         };
-        let strategy = match self.strategy {
-            Wanted::Auto => None,
-            Wanted::Overlay => Some(Way::Overlay),
-            Wanted::Reflink => Some(Way::Reflink),
-            Wanted::Copy => Some(Way::Copy),
-            Wanted::Worktree => Some(Way::Worktree),
-        };
+        let strategy = self.strategy.way();
         if self.dirty && strategy != Some(Way::Worktree) {
             let what = "--dirty is for --strategy worktree: the other strategies bring uncommitted changes anyway";
             return Err(Error::new(Kind::Usage, what));

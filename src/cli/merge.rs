@@ -10,7 +10,7 @@ use super::output::{self, Context};
 use crate::durable::{Holder, Wait};
 use crate::error::{Error, Kind, Result};
 use crate::fork::{self, Forks, Locked, Record, State, Store};
-use crate::merge::{self, Omission, Options, Outcome, Overlap, Plan, Side, Source};
+use crate::merge::{self, Omission, Options, Overlap, Plan, Side, Source};
 use crate::names::RelPath;
 use crate::server::Client;
 use crate::strategy::{self, Way};
@@ -116,50 +116,11 @@ impl Merge {
             let plan = merge::plan(&source, &options)?;
             return self.report(context, &record, &plan, false, false);
         }
-        let Some(mut locked) = forks.lock(&record.id, "merge")? else {
-            return Err(Error::new(Kind::NotFound, format!("the fork {} is gone", record.name())));
-        };
-        let source = still(&store, &locked.record)?;
-        let first = merge::plan(&source, &options)?;
-        if !first.conflicts.is_empty() {
-            return self.report(context, &locked.record, &first, false, false);
+        let Done { plan, merged, removed } = carry_out(&forks, &record, &options, self.wait())?;
+        if removed {
+            super::create::empty_trash_in_background(forks.store());
         }
-        refuse_if_used(&locked)?;
-        if locked.record.state == State::Merging {
-            // Killed just before its first step or after its last.
-            locked.record.enter(State::Live, &locked.dir)?;
-        }
-        locked.record.enter(State::Merging, &locked.dir)?;
-        // Unmounted, it stands still: no writer, no page that is written back later.
-        Client::new(store.root()).unmount(locked.record.id.as_str())?;
-        let outcome = merge::merge(&source, &store.bases(), &options, self.wait(), waiting);
-        let outcome = match outcome {
-            Ok(outcome) => outcome,
-            Err(error) => {
-                back_to_life(&store, &mut locked)?;
-                return Err(error);
-            }
-        };
-        self.conclude(context, &forks, locked, &outcome, &options)
-    }
-
-    fn conclude(
-        &self,
-        context: &Context,
-        forks: &Forks,
-        mut locked: Locked,
-        outcome: &Outcome,
-        options: &Options,
-    ) -> Result<u8> {
-        let record = locked.record.clone();
-        let refused = !outcome.plan.conflicts.is_empty();
-        if refused || options.keep || !outcome.complete {
-            back_to_life(forks.store(), &mut locked)?;
-            return self.report(context, &record, &outcome.plan, !refused, false);
-        }
-        forks.finish_removal(locked)?;
-        super::create::empty_trash_in_background(forks.store());
-        self.report(context, &record, &outcome.plan, true, true)
+        self.report(context, &record, &plan, merged, removed)
     }
 
     fn wait(&self) -> Wait {
@@ -177,6 +138,52 @@ impl Merge {
         }
         Ok(u8::from(!plan.conflicts.is_empty()))
     }
+}
+
+/// What came of merging a fork.
+pub(super) struct Done {
+    /// What was to be done, with the conflicts that kept it from happening.
+    pub(super) plan: Plan,
+    /// The parent has everything now.
+    pub(super) merged: bool,
+    /// The fork is gone.
+    pub(super) removed: bool,
+}
+
+/// Merges a fork into its parent. Where it is refused the fork is kept.
+pub(super) fn carry_out(forks: &Forks, record: &Record, options: &Options, wait: Wait) -> Result<Done> {
+    let store = forks.store();
+    let Some(mut locked) = forks.lock(&record.id, "merge")? else {
+        return Err(Error::new(Kind::NotFound, format!("the fork {} is gone", record.name())));
+    };
+    let source = still(store, &locked.record)?;
+    let plan = merge::plan(&source, options)?;
+    if !plan.conflicts.is_empty() {
+        return Ok(Done { plan, merged: false, removed: false });
+    }
+    refuse_if_used(&locked)?;
+    if locked.record.state == State::Merging {
+        // Killed just before its first step or after its last.
+        locked.record.enter(State::Live, &locked.dir)?;
+    }
+    locked.record.enter(State::Merging, &locked.dir)?;
+    // Unmounted, it stands still: no writer, no page that is written back later.
+    Client::new(store.root()).unmount(locked.record.id.as_str())?;
+    let outcome = match merge::merge(&source, &store.bases(), options, wait, waiting) {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            back_to_life(store, &mut locked)?;
+            return Err(error);
+        }
+    };
+    let merged = outcome.plan.conflicts.is_empty();
+    let removed = merged && !options.keep && outcome.complete;
+    if removed {
+        forks.finish_removal(locked)?;
+    } else {
+        back_to_life(store, &mut locked)?;
+    }
+    Ok(Done { plan: outcome.plan, merged, removed })
 }
 
 /// Who holds the lock that a merge waits for.

@@ -283,3 +283,48 @@ fn a_stopped_command_stops_treefork() {
         assert!(!runs(child.id()));
     }
 }
+
+#[test]
+fn success_can_be_merged_at_once() {
+    for who in BOTH {
+        let site = Site::new(who);
+        let script = "echo merged > file; echo new > new; git add -A; git commit -qm second";
+        site.run(&["--merge"], script).ok();
+        assert_eq!(fs::read_to_string(site.base.join("file")).expect("there"), "merged\n", "{who:?}");
+        assert_eq!(fs::read_to_string(site.base.join("hard")).expect("there"), "merged\n", "one file still");
+        assert_eq!(site.env.git(&site.base, ["log", "--format=%s"]), "second\nfirst");
+        assert_eq!(site.env.git(&site.base, ["status", "--porcelain"]), "");
+        assert_eq!(site.forks(), [""; 0], "{who:?}");
+        // A failure merges nothing, and neither does a run without changes.
+        let before = site.look();
+        site.run(&["--merge"], "echo no > file; exit 1").fails(1);
+        site.run(&["--merge"], "true").ok();
+        crate::common::assert_same(&before, &site.look(), "the base");
+        assert_eq!(site.forks(), [""; 0], "{who:?}");
+    }
+}
+
+#[test]
+fn a_refused_merge_keeps_the_fork() {
+    for who in BOTH {
+        let site = Site::new(who);
+        let (flag, go) = (site.env.join("tmp/ready"), site.env.join("tmp/go"));
+        let script = format!(
+            "echo fork > sub/inner; echo > {}; while [ ! -e {} ]; do sleep 0.01; done",
+            flag.display(),
+            go.display()
+        );
+        let mut command = site.run(&["--merge", "--label", "clash"], &script);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
+        await_file(&flag);
+        fs::write(site.base.join("sub/inner"), "base, at the same place\n").expect("writable");
+        let before = site.look();
+        fs::write(&go, "go").expect("writable");
+        let done = child.wait_with_output().expect("our own child");
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert_eq!(done.status.code(), Some(125), "{who:?}: {said}");
+        assert!(said.contains("conflict: sub/inner") && said.contains("clash is kept"), "{said}");
+        crate::common::assert_same(&before, &site.look(), "the base");
+        assert_eq!(site.treefork(["exec", "clash", "--", "cat", "sub/inner"]).ok().text(), "fork");
+    }
+}

@@ -148,3 +148,14 @@ fn the_weaker_isolation_refuses_what_it_can_see() {
     // What needs a namespace is refused rather than left out.
     site.treefork(["run", "--isolation", "cwd", "--no-network", "--", "true"]).fails(125);
 }
+
+/// An ordinary user without fusermount3 gets an overlay all the same, and not copies.
+#[test]
+fn the_commands_own_namespace_mounts_the_fork() {
+    let site = Site::new(Who::User);
+    site.run(&["--label", "f"], "grep -c \"$B fuse.treefork\" /proc/mounts > count; echo two >> file").ok();
+    let list = site.treefork(["list", "--json"]).ok().text();
+    let list: serde_json::Value = serde_json::from_str(&list).expect("JSON");
+    assert_eq!(list[0]["strategy"], "overlay");
+    assert_eq!(site.treefork(["exec", "f", "--", "cat", "count", "file"]).ok().text(), "1\none\ntwo");
+}

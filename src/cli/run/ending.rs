@@ -3,18 +3,27 @@
 //! | | no changes | success | failure |
 //! |---|---|---|---|
 //! | (default) | removed | kept, with a line that says how to go on | removed |
+//! | `--merge` | removed | merged and removed; kept where the merge is refused | removed |
 //! | `--keep-on-error` | removed | as above | kept |
 //! | `--keep` | kept | kept | kept |
 
+use std::time::Duration;
+
 use clap::Args;
 
+use super::super::merge::{carry_out, shown};
 use super::super::output;
+use crate::durable::Wait;
 use crate::error::Result;
 use crate::fork::{Forks, Record};
+use crate::merge::Options;
 use crate::strategy::strategy;
 
 #[derive(Args)]
 pub(super) struct Ending {
+    /// Merge the fork into its base when the command succeeds
+    #[arg(long)]
+    pub(super) merge: bool,
     /// Keep the fork, whatever happens
     #[arg(long)]
     pub(super) keep: bool,
@@ -28,6 +37,10 @@ pub(super) struct Ending {
 pub(super) enum Fate {
     Kept,
     Removed,
+    /// Merged; gone unless it was to be kept.
+    Merged,
+    /// Kept since its merge was refused.
+    Refused,
 }
 
 impl Fate {
@@ -36,6 +49,8 @@ impl Fate {
         match self {
             Fate::Kept => "kept",
             Fate::Removed => "removed",
+            Fate::Merged => "merged",
+            Fate::Refused => "refused",
         }
     }
 }
@@ -49,9 +64,37 @@ impl Ending {
             forks.remove(record.id.as_str(), true)?;
             return Ok(Fate::Removed);
         }
+        if success && self.merge && changed(forks, record)? {
+            return merge(forks, record, self.keep);
+        }
         output::note(&kept(record));
         Ok(Fate::Kept)
     }
+}
+
+/// How long a merge waits for another one into the same base.
+const PATIENCE: Wait = Wait::For(Duration::from_secs(60));
+
+/// Merges the fork. A refusal is said, and no error: the fork has everything.
+pub(super) fn merge(forks: &Forks, record: &Record, keep: bool) -> Result<Fate> {
+    let options = Options { keep, ..Options::default() };
+    let done = match carry_out(forks, record, &options, PATIENCE) {
+        Ok(done) => done,
+        Err(e) => {
+            output::note(&format!("the merge failed: {e}"));
+            output::note(&kept(record));
+            return Ok(Fate::Refused);
+        }
+    };
+    if done.merged {
+        output::note(&format!("merged {} paths into {:?}", done.plan.entries.len(), record.base.path));
+        return Ok(Fate::Merged);
+    }
+    for conflict in &done.plan.conflicts {
+        output::note(&format!("conflict: {} ({})", shown(&conflict.path), conflict.reason));
+    }
+    output::note(&kept(record));
+    Ok(Fate::Refused)
 }
 
 /// Whether anything in the fork differs from its base; where that is not known cheaply, it may.

@@ -9,6 +9,8 @@ mod options;
 mod signals;
 
 use std::ffi::OsString;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -19,11 +21,12 @@ use super::create;
 use super::output::{self, Context};
 use crate::error::{Error, Kind, Result};
 use crate::fork::{Forks, Record, Request, journal};
-use crate::run::{self, Environment, Event, Handle, Outcome, Root, Target};
-use crate::strategy::Way;
+use crate::run::{self, Attach, Environment, Event, Handle, Outcome, Root, Target};
+use crate::server::Client;
+use crate::strategy::{Overlay, Site, Way};
 
 pub(super) use check::Check;
-use ending::Ending;
+use ending::{Ending, Fate};
 use options::Options;
 
 /// What exit status treefork's own failures have here, so that they are not taken for the command's.
@@ -38,6 +41,9 @@ pub(super) struct Run {
     /// What to call the fork
     #[arg(long, value_name = "NAME")]
     label: Option<OsString>,
+    /// How to make the fork
+    #[arg(long, value_enum, default_value_t = create::Wanted::Auto)]
+    strategy: create::Wanted,
     #[command(flatten)]
     ending: Ending,
     #[command(flatten)]
@@ -80,7 +86,7 @@ struct Summary<'a> {
     wall_seconds: f64,
     cpu_seconds: f64,
     peak_kib: u64,
-    /// What became of the fork: `kept`, `removed`, `merged`; nothing for `exec`.
+    /// What became of the fork: `kept`, `removed`, `merged`, `refused` (its merge was, and it is kept); nothing for `exec`.
     fork_is: Option<&'static str>,
 }
 
@@ -100,6 +106,9 @@ impl Run {
         let mut request = Request::new(&self.base)?;
         request.label = self.label.map(create::label).transpose()?;
         request.keep = self.ending.keep;
+        request.strategy = self.strategy.way();
+        request.wishes.private_mount =
+            request.strategy.is_none() && job.isolation == run::Isolation::Path && only_a_namespace_can_mount();
         let signals = signals::Forwarding::start()?;
         let forks = Forks::open(context.store()?)?;
         let record = forks.create(&request)?;
@@ -111,7 +120,7 @@ impl Run {
         let fate = self.ending.settle(&forks, &record, success);
         create::empty_trash_in_background(forks.store());
         let (outcome, fate) = (outcome?, fate?);
-        let status = outcome.end.status();
+        let status = if fate == Fate::Refused { OWN_FAILURE } else { outcome.end.status() };
         if context.json {
             print_summary(&record, &outcome, Some(fate.as_str()))?;
         }
@@ -194,15 +203,41 @@ fn in_fork(forks: &Forks, record: &Record, job: run::Job, signals: &signals::For
 
 /// The fork of a record, as [`run`] wants it.
 fn target(forks: &Forks, record: &Record) -> Target {
-    let tree = forks.store().fork(&record.id).join("mnt");
+    let dir = forks.store().fork(&record.id);
+    let tree = dir.join("mnt");
+    let root = match record.strategy {
+        Way::Overlay if record.private_mount => Root::Unmounted(attach(record.site(forks.store().root(), &dir))),
+        Way::Overlay => Root::Mount(tree),
+        Way::Reflink | Way::Copy | Way::Worktree => Root::Directory(tree),
+    };
     Target {
         id: record.id.to_string(),
         label: record.name().to_owned(),
         base: record.base.path.clone(),
         base_ident: Some(record.base.ident),
         start: record.subdir.clone(),
-        root: if record.strategy == Way::Overlay { Root::Mount(tree) } else { Root::Directory(tree) },
+        root,
         hide: vec![forks.store().root().to_path_buf()],
+    }
+}
+
+/// Whether this user may mount FUSE in a namespace of its own only: it is not root, and fusermount3 is not installed.
+fn only_a_namespace_can_mount() -> bool {
+    let capable = rustix::thread::capabilities(None)
+        .is_ok_and(|own| own.effective.contains(rustix::thread::CapabilitySet::SYS_ADMIN));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let helper = || std::env::split_paths(&path).any(|dir| dir.join("fusermount3").exists());
+    let device = || std::fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
+    !capable && !helper() && device()
+}
+
+/// How a command's namespace gets the fork of this site served that it mounts itself.
+fn attach(site: Site) -> Attach {
+    let mode = std::fs::metadata(&site.base).map_or(0o40755, |meta| meta.mode());
+    Attach {
+        mode,
+        source: format!("treefork-{}", site.id).into(),
+        serve: Box::new(move |device| Client::new(&site.store).attach(&Overlay::spec(&site), device.as_fd())),
     }
 }
 
