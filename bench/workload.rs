@@ -1,0 +1,339 @@
+//! What is done in each fork, and what of it is timed.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use super::churn;
+use super::cli::Plan;
+use super::place::{Place, run};
+use super::report::{Metric, kib, ms};
+use super::subject::{Fork, Subject, has_command};
+use super::tree;
+
+/// The sizes of the bases that `create` must not tell apart.
+pub(crate) const FLAT: [usize; 2] = [10, 20_000];
+
+type Measured = Vec<Metric>;
+
+/// One thing to do in a fork.
+pub(crate) struct Workload {
+    name: &'static str,
+    /// Turns in a small and in a full run.
+    rounds: [usize; 2],
+    suits: fn(&dyn Subject) -> bool,
+    measure: fn(&Place, &dyn Subject) -> Measured,
+}
+
+impl Workload {
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    pub(crate) fn rounds(&self, plan: &Plan) -> usize {
+        plan.rounds.unwrap_or(self.rounds[usize::from(!plan.smoke)])
+    }
+
+    pub(crate) fn suits(&self, subject: &dyn Subject) -> bool {
+        (self.suits)(subject)
+    }
+
+    pub(crate) fn measure(&self, place: &Place, subject: &dyn Subject) -> Measured {
+        (self.measure)(place, subject)
+    }
+}
+
+/// All workloads that the plan wants.
+pub(crate) fn all(plan: &Plan) -> Vec<Workload> {
+    let any: fn(&dyn Subject) -> bool = |subject| subject.name() != "treefork exec";
+    let git: fn(&dyn Subject) -> bool = |_| true;
+    let whole: fn(&dyn Subject) -> bool = |subject| any_whole(subject);
+    let ours: fn(&dyn Subject) -> bool = |subject| subject.name() == "treefork";
+    let all = [
+        Workload { name: "flat create", rounds: [50, 50], suits: ours, measure: flat_create },
+        Workload { name: "create and remove", rounds: [3, 5], suits: any, measure: create_and_remove },
+        Workload { name: "git status", rounds: [3, 5], suits: git, measure: git_status },
+        Workload { name: "walk", rounds: [3, 5], suits: any, measure: walk },
+        Workload { name: "search", rounds: [3, 3], suits: any, measure: search },
+        Workload { name: "archive", rounds: [3, 3], suits: any, measure: archive },
+        Workload { name: "small files", rounds: [3, 5], suits: any, measure: small_files },
+        Workload { name: "remove after work", rounds: [3, 3], suits: any, measure: remove_after_work },
+        Workload { name: "large file", rounds: [2, 3], suits: whole, measure: large_file },
+        Workload { name: "agents", rounds: [2, 2], suits: git, measure: agents },
+        Workload { name: "make", rounds: [2, 3], suits: any, measure: make },
+        Workload { name: "merge", rounds: [3, 3], suits: |s| matches!(s.name(), "plain" | "treefork"), measure: merge },
+        Workload { name: "many forks", rounds: [1, 1], suits: ours, measure: many_forks },
+    ];
+    let there = |workload: &Workload| workload.name != "merge" || has_command("merge");
+    all.into_iter().filter(|workload| plan.wants_workload(workload.name) && there(workload)).collect()
+}
+
+fn any_whole(subject: &dyn Subject) -> bool {
+    subject.is_whole() && subject.name() != "treefork exec"
+}
+
+/// How long `act` takes, with a quiet disk before it.
+fn timed(place: &Place, act: impl FnOnce()) -> Duration {
+    place.settle();
+    let start = Instant::now();
+    act();
+    start.elapsed()
+}
+
+/// Makes a fork of `base`, has it used, and removes it.
+fn in_fork(place: &Place, subject: &dyn Subject, base: &Path, used: impl FnOnce(&Fork) -> Measured) -> Measured {
+    let fork = subject.create(place, base, "bench");
+    subject.prepare(place, &fork);
+    let measured = used(&fork);
+    subject.remove(place, &fork);
+    measured
+}
+
+/// Runs a shell command in a fork, with nothing of its output.
+fn shell(place: &Place, fork: &Fork, script: &str) {
+    place.sh(&fork.path, script);
+}
+
+fn sized_base(place: &Place, files: usize) -> PathBuf {
+    let base = place.path(format!("bases/of-{files}"));
+    if !base.exists() {
+        tree::repository(place, &base, files);
+    }
+    base
+}
+
+fn flat_create(place: &Place, subject: &dyn Subject) -> Measured {
+    let step = |files| {
+        let base = sized_base(place, files);
+        let mut fork = None;
+        let took = timed(place, || {
+            let made = subject.create(place, &base, "bench");
+            std::fs::read(made.path.join(tree::file(0))).expect("the first read");
+            fork = Some(made);
+        });
+        subject.remove(place, &fork.expect("made"));
+        ms(format!("create from {files} files"), took)
+    };
+    FLAT.map(step).into()
+}
+
+fn create_and_remove(place: &Place, subject: &dyn Subject) -> Measured {
+    let mut fork = None;
+    let create = timed(place, || {
+        let made = subject.create(place, &place.base(), "bench");
+        std::fs::read(made.path.join(tree::file(0))).expect("the first read");
+        fork = Some(made);
+    });
+    let fork = fork.expect("made");
+    let remove = timed(place, || subject.remove(place, &fork));
+    vec![ms("create and read", create), ms("remove", remove)]
+}
+
+/// The same command three times: fresh, again, warm.
+fn thrice(place: &Place, name: &str, run: impl Fn()) -> Measured {
+    ["first", "second", "third"].map(|time| ms(format!("{name}, {time}"), timed(place, &run))).into()
+}
+
+fn git_status(place: &Place, subject: &dyn Subject) -> Measured {
+    in_fork(place, subject, &place.base(), |fork| thrice(place, "git status", || subject.git(place, fork, &["status"])))
+}
+
+fn walk(place: &Place, subject: &dyn Subject) -> Measured {
+    in_fork(place, subject, &place.base(), |fork| {
+        thrice(place, "find", || shell(place, fork, "find . -printf '%s %T@\\n' | wc -l"))
+    })
+}
+
+fn search(place: &Place, subject: &dyn Subject) -> Measured {
+    in_fork(place, subject, &place.base(), |fork| {
+        thrice(place, "grep -r", || shell(place, fork, "! grep -rq 'nowhere to be found' src"))
+    })
+}
+
+fn archive(place: &Place, subject: &dyn Subject) -> Measured {
+    in_fork(place, subject, &place.base(), |fork| thrice(place, "tar", || shell(place, fork, "tar cf - src | cat")))
+}
+
+fn small_files(place: &Place, subject: &dyn Subject) -> Measured {
+    let (root, files) = (place.base(), place.files);
+    let [many, some, few] = if place.smoke { [1_000, 500, 100] } else { [10_000, 5_000, 1_000] };
+    in_fork(place, subject, &root, |fork| {
+        let root = &fork.path;
+        // As in work: what is changed was seen before.
+        subject.git(place, fork, &["status"]);
+        vec![
+            ms(format!("create {many} files"), timed(place, || churn::create(root, many))),
+            ms(format!("rewrite {some} files"), timed(place, || churn::rewrite(root, files, some))),
+            ms(format!("rename {few} files"), timed(place, || churn::rename(root, files, few))),
+            ms(format!("delete {some} files"), timed(place, || churn::delete(root, files, some))),
+        ]
+    })
+}
+
+fn remove_after_work(place: &Place, subject: &dyn Subject) -> Measured {
+    let fork = subject.create(place, &place.base(), "bench");
+    let files = if place.smoke { 1_000 } else { 10_000 };
+    churn::create(&fork.path, files);
+    vec![ms(format!("remove with {files} new files"), timed(place, || subject.remove(place, &fork)))]
+}
+
+fn large_file(place: &Place, subject: &dyn Subject) -> Measured {
+    let base = place.path("bases/large");
+    let mib = if place.smoke { 64 } else { 1024 };
+    if !base.exists() {
+        std::fs::create_dir(&base).expect("mkdir");
+        run(Command::new("dd")
+            .args(["if=/dev/urandom", "bs=1M", "status=none", &format!("count={mib}")])
+            .arg(format!("of={}", base.join("big").display())));
+    }
+    in_fork(place, subject, &base, |fork| {
+        let big = fork.path.join("big");
+        forget_pages(&base.join("big"));
+        forget_pages(&big);
+        let read = |time| ms(format!("read {mib} MiB, {time}"), timed(place, || shell(place, fork, "cat big | cat")));
+        let mut measured = vec![read("first"), read("again")];
+        place.settle();
+        let before = free_kib(place);
+        measured.push(ms(format!("first 4 KiB into {mib} MiB"), timed(place, || churn::poke(&big))));
+        place.settle();
+        measured.push(kib("disk for those 4 KiB", before.saturating_sub(free_kib(place))));
+        let write = format!("dd if=/dev/zero of=new bs=1M count={mib} status=none");
+        measured.push(ms(format!("write {mib} MiB"), timed(place, || shell(place, fork, &write))));
+        measured
+    })
+}
+
+/// Lets the kernel forget the content of a file, so that it has to come from the disk.
+fn forget_pages(file: &Path) {
+    let file = std::fs::File::open(file).expect("open");
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("advise");
+}
+
+fn free_kib(place: &Place) -> u64 {
+    let stat = rustix::fs::statvfs(place.path("")).expect("statvfs");
+    stat.f_bfree * stat.f_frsize / 1024
+}
+
+fn agents(place: &Place, subject: &dyn Subject) -> Measured {
+    let counts: &[usize] = if place.smoke { &[4] } else { &[2, 8, 32] };
+    let mut measured = Vec::new();
+    for &count in counts {
+        let forks: Vec<Fork> = (0..count)
+            .map(|agent| {
+                let fork = subject.create(place, &place.base(), &format!("agent{agent}"));
+                subject.prepare(place, &fork);
+                fork
+            })
+            .collect();
+        let work = |agent: usize, fork: &Fork| {
+            subject.git(place, fork, &["status"]);
+            churn::edit(&fork.path, place.files, 50, agent);
+            subject.git(place, fork, &["commit", "-qam", "work"]);
+        };
+        let took = timed(place, || {
+            std::thread::scope(|scope| {
+                for (agent, fork) in forks.iter().enumerate() {
+                    scope.spawn(move || work(agent, fork));
+                }
+            });
+        });
+        measured.push(ms(format!("{count} agents at once"), took));
+        forks.iter().for_each(|fork| subject.remove(place, fork));
+    }
+    measured
+}
+
+fn make(place: &Place, subject: &dyn Subject) -> Measured {
+    let base = place.path("bases/c");
+    let sources = if place.smoke { 20 } else { 100 };
+    if !base.exists() {
+        std::fs::create_dir(&base).expect("mkdir");
+        for i in 0..sources {
+            let code = format!(
+                "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\nint f{i}(int x) {{ return printf(\"%d\\n\", x * {i}); }}\n"
+            );
+            std::fs::write(base.join(format!("f{i}.c")), code).expect("write");
+        }
+        let main = "all: $(patsubst %.c,%.o,$(wildcard *.c))\n%.o: %.c\n\tcc -O1 -c -o $@ $<\n";
+        std::fs::write(base.join("Makefile"), main).expect("write");
+        place.git(&base, &["init", "-q", "-b", "main"]);
+        place.git(&base, &["add", "-A"]);
+        place.git(&base, &["commit", "-qm", "sources"]);
+    }
+    in_fork(place, subject, &base, |fork| {
+        let all = timed(place, || shell(place, fork, "make -s -j2"));
+        let nothing = timed(place, || shell(place, fork, "make -s -j2"));
+        vec![ms("make -j2", all), ms("make, nothing to do", nothing)]
+    })
+}
+
+/// Merging changed files; the plain directory has the same files copied into it.
+fn merge(place: &Place, subject: &dyn Subject) -> Measured {
+    let base = place.path("bases/parent");
+    let counts: &[usize] = if place.smoke { &[10, 500] } else { &[10, 1_000, 10_000] };
+    let mut measured = Vec::new();
+    for &count in counts {
+        tree::repository(place, &base, place.files);
+        let took = if subject.is_treefork() {
+            let fork = subject.create(place, &base, "bench");
+            churn::rewrite(&fork.path, place.files, count);
+            timed(place, || drop(place.treefork(["merge", "bench"])))
+        } else {
+            let changed = place.path("changed");
+            for i in 0..count {
+                let file = changed.join(tree::file(i));
+                std::fs::create_dir_all(file.parent().expect("below")).expect("mkdir");
+                std::fs::write(file, [b'r'; 2048]).expect("write");
+            }
+            let into = base.clone();
+            let took = timed(place, || run(Command::new("cp").arg("-a").arg(changed.join("src")).arg(&into)));
+            std::fs::remove_dir_all(&changed).expect("remove");
+            took
+        };
+        measured.push(ms(format!("merge {count} changed files"), took));
+        std::fs::remove_dir_all(&base).expect("remove");
+    }
+    measured
+}
+
+/// What a live fork costs the server that serves it, and whether making one takes longer when there are many.
+fn many_forks(place: &Place, subject: &dyn Subject) -> Measured {
+    let count = if place.smoke { 100 } else { 1_000 };
+    let first = subject.create(place, &place.base(), "many");
+    let before = server_kib(place);
+    let (mut early, mut late) = (Duration::ZERO, Duration::ZERO);
+    let mut forks = Vec::new();
+    for i in 0..count {
+        let start = Instant::now();
+        forks.push(subject.create(place, &place.base(), &format!("many{i}")));
+        let phase = if i < count / 10 { Some(&mut early) } else { (i >= count - count / 10).then_some(&mut late) };
+        if let Some(sum) = phase {
+            *sum += start.elapsed();
+        }
+    }
+    let memory = server_kib(place).saturating_sub(before);
+    let tenth = u32::try_from(count / 10).expect("small");
+    forks.iter().chain([&first]).for_each(|fork| subject.remove(place, fork));
+    vec![
+        kib("server memory for an idle fork", memory / count),
+        ms("create, the first tenth", early / tenth),
+        ms("create, the last tenth", late / tenth),
+    ]
+}
+
+/// Memory that the server of the store has to itself.
+fn server_kib(place: &Place) -> u64 {
+    let store = std::fs::metadata(place.store()).expect("the store");
+    let serves = |pid: &Path| {
+        let line = std::fs::read(pid.join("cmdline")).unwrap_or_default();
+        let words: Vec<_> = line.split(|&b| b == 0).map(String::from_utf8_lossy).collect();
+        words.iter().any(|word| word == "serve")
+            && words.iter().any(|word| std::fs::metadata(&**word).is_ok_and(|m| m.ino() == store.ino()))
+    };
+    let processes = std::fs::read_dir("/proc").expect("procfs").flatten().map(|entry| entry.path());
+    let server = processes.filter(|pid| pid.join("stat").exists()).find(|pid| serves(pid));
+    let status = std::fs::read_to_string(server.expect("a server runs").join("status")).expect("procfs");
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("a number");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
+}
