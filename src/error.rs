@@ -36,6 +36,8 @@ pub enum Kind {
     Covered,
     /// The working directory, or a file that a command is to read, has no counterpart in the fork.
     Astray,
+    /// The environment was given nothing that runs commands.
+    NoShell,
     /// This machine cannot do it: no FUSE, no namespaces, no reflink.
     Unavailable,
     /// A record on disk cannot be read, or is of a newer format.
@@ -64,6 +66,7 @@ impl Kind {
             Kind::Vanished => "vanished",
             Kind::Covered => "covered",
             Kind::Astray => "astray",
+            Kind::NoShell => "no-shell",
             Kind::Unavailable => "unavailable",
             Kind::Corrupt => "corrupt",
             Kind::Git => "git",
@@ -76,7 +79,7 @@ impl Kind {
     /// The kind for a word that [`as_str`](Self::as_str) gave.
     pub fn parse(word: &str) -> Option<Self> {
         use Kind::*;
-        const ALL: [Kind; 14] = [
+        const ALL: [Kind; 17] = [
             Usage,
             NotFound,
             Exists,
@@ -85,6 +88,9 @@ impl Kind {
             Locked,
             Conflict,
             Vanished,
+            Covered,
+            Astray,
+            NoShell,
             Unavailable,
             Corrupt,
             Git,
@@ -109,6 +115,7 @@ impl Kind {
             | Kind::Conflict
             | Kind::Covered
             | Kind::Astray
+            | Kind::NoShell
             | Kind::Unavailable
             | Kind::Corrupt
             | Kind::Git

@@ -6,6 +6,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod api;
 pub mod cli;
 pub mod copy;
 pub mod durable;
@@ -22,4 +23,5 @@ pub mod server;
 pub mod strategy;
 pub mod sys;
 
+pub use cli::serve_if_asked;
 pub use error::{Error, Kind, Result};

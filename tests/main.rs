@@ -3,6 +3,7 @@
 //! Each area is a folder with its own `mod.rs`; [`common`] is what they share. [`harness`] tests the tests: among
 //! other things it fails when a file below `tests/` is reachable by no `mod` line.
 
+mod api;
 mod common;
 mod git;
 mod harness;

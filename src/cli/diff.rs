@@ -5,8 +5,9 @@ use std::fmt::Write;
 use clap::Args;
 use similar::TextDiff;
 
-use super::merge::{Choice, lines, shown, still};
+use super::merge::{Choice, lines, shown};
 use super::output::{self, Context};
+use crate::api::source;
 use crate::error::Result;
 use crate::fork;
 use crate::merge::{self, Content, Entry};
@@ -29,7 +30,7 @@ pub(super) struct Diff {
 impl Diff {
     pub(super) fn run(self, context: &Context) -> Result<u8> {
         let store = context.store_of(&self.fork)?;
-        let source = still(&store, &fork::find(&store, &self.fork)?)?;
+        let source = source(&store, &fork::find(&store, &self.fork)?)?;
         let options = self.choice.options()?;
         let brief = self.name_status || context.json;
         let mut stat = Stat::default();

@@ -7,13 +7,12 @@ use clap::Args;
 use serde::Serialize;
 
 use super::output::{self, Context};
+use crate::api::{self, Landing, source};
 use crate::durable::{Holder, Wait};
 use crate::error::{Error, Kind, Result};
-use crate::fork::{self, Forks, Locked, Record, State, Store};
-use crate::merge::{self, Omission, Options, Overlap, Plan, Side, Source};
+use crate::fork::{self, Forks, Record, Store};
+use crate::merge::{self, Omission, Options, Overlap, Plan, Side};
 use crate::names::RelPath;
-use crate::server::Client;
-use crate::strategy::{self, Way};
 
 /// Arguments of `merge`.
 #[derive(Args)]
@@ -112,11 +111,11 @@ impl Merge {
         options.into.clone_from(&self.into);
         options.keep = self.keep || !options.only.is_empty();
         if self.dry_run {
-            let source = still(&store, &record)?;
+            let source = source(&store, &record)?;
             let plan = merge::plan(&source, &options)?;
             return self.report(context, &record, &plan, false, false);
         }
-        let Done { plan, merged, removed } = carry_out(&forks, &record, &options, self.wait())?;
+        let Landing { plan, merged, removed, .. } = carry_out(&forks, &record, &options, self.wait())?;
         if removed {
             super::create::empty_trash_in_background(forks.store());
         }
@@ -140,50 +139,9 @@ impl Merge {
     }
 }
 
-/// What came of merging a fork.
-pub(super) struct Done {
-    /// What was to be done, with the conflicts that kept it from happening.
-    pub(super) plan: Plan,
-    /// The parent has everything now.
-    pub(super) merged: bool,
-    /// The fork is gone.
-    pub(super) removed: bool,
-}
-
-/// Merges a fork into its parent. Where it is refused the fork is kept.
-pub(super) fn carry_out(forks: &Forks, record: &Record, options: &Options, wait: Wait) -> Result<Done> {
-    let store = forks.store();
-    let Some(mut locked) = forks.lock(&record.id, "merge")? else {
-        return Err(Error::new(Kind::NotFound, format!("the fork {} is gone", record.name())));
-    };
-    let source = still(store, &locked.record)?;
-    let plan = merge::plan(&source, options)?;
-    if !plan.conflicts.is_empty() {
-        return Ok(Done { plan, merged: false, removed: false });
-    }
-    refuse_if_used(&locked)?;
-    if locked.record.state == State::Merging {
-        // Killed just before its first step or after its last.
-        locked.record.enter(State::Live, &locked.dir)?;
-    }
-    locked.record.enter(State::Merging, &locked.dir)?;
-    // Unmounted, it stands still: no writer, no page that is written back later.
-    Client::new(store.root()).unmount(locked.record.id.as_str())?;
-    let outcome = match merge::merge(&source, &store.bases(), options, wait, waiting) {
-        Ok(outcome) => outcome,
-        Err(error) => {
-            back_to_life(store, &mut locked)?;
-            return Err(error);
-        }
-    };
-    let merged = outcome.plan.conflicts.is_empty();
-    let removed = merged && !options.keep && outcome.complete;
-    if removed {
-        forks.finish_removal(locked)?;
-    } else {
-        back_to_life(store, &mut locked)?;
-    }
-    Ok(Done { plan: outcome.plan, merged, removed })
+/// Merges a fork into its parent, and says whom it waits for. Where it is refused the fork is kept.
+pub(super) fn carry_out(forks: &Forks, record: &Record, options: &Options, wait: Wait) -> Result<Landing> {
+    api::merge_fork(forks, record, options, wait, waiting)
 }
 
 /// Who holds the lock that a merge waits for.
@@ -192,64 +150,12 @@ fn waiting(holder: Option<&Holder>) {
     output::note(&format!("waiting for {by}"));
 }
 
-/// The fork as a merge reads it: what was written in it is in its upper.
-pub(super) fn still(store: &Store, record: &Record) -> Result<Source> {
-    if record.strategy != Way::Overlay {
-        let what = format!(
-            "the fork {} is a {}; only overlay forks can be compared and merged yet",
-            record.name(),
-            record.strategy
-        );
-        return Err(Error::new(Kind::Unavailable, what));
-    }
-    let client = Client::new(store.root());
-    // Where no server runs, nothing is held back in one.
-    if client.mounts()?.is_some_and(|mounts| mounts.iter().any(|mount| mount.id == record.id.as_str())) {
-        client.sync(record.id.as_str())?;
-    }
-    let dir = store.fork(&record.id);
-    let (id, name) = (record.id.as_str(), record.name());
-    let path = dir.join("mnt");
-    let mut source = Source::open(&dir, id, name, path, record.base.path.clone(), record.created_at)?;
-    source.base_ref.clone_from(&record.base_ref);
-    Ok(source)
-}
-
-/// A fork that somebody works in does not stand still.
-fn refuse_if_used(locked: &Locked) -> Result<()> {
-    let users = fork::users(&locked.dir)?;
-    if users.is_empty() {
-        return Ok(());
-    }
-    let names: Vec<String> =
-        users.iter().map(|user| format!("{} (pid {}, {})", user.command, user.pid, user.by)).collect();
-    let what = format!("the fork {} is in use by {}", locked.record.name(), names.join(", "));
-    Err(Error::new(Kind::InUse, what).remedy("end those processes or leave the fork, then merge again"))
-}
-
-/// A fork that was not merged, or goes on, is mounted again.
-fn back_to_life(store: &Store, locked: &mut Locked) -> Result<()> {
-    locked.record.enter(State::Live, &locked.dir)?;
-    strategy::strategy(locked.record.strategy).revive(&locked.record.site(store.root(), &locked.dir))
-}
-
-/// Undoes or finishes merges that were broken off, and lets their forks go on or go. Cheap where there are none.
+/// Undoes or finishes merges that were broken off, and says so. Cheap where there are none.
 pub(super) fn recover(store: &Store) -> Result<()> {
-    for recovered in merge::recover(&store.bases())? {
+    for recovered in api::recover(store)? {
         let how = if recovered.landed { "finished" } else { "undone" };
         let (fork, parent) = (&recovered.fork, recovered.parent.display());
         output::note(&format!("a merge of {fork} into {parent:?} had been broken off; it was {how}"));
-        let forks = Forks::open(store.clone())?;
-        let Some(id) = fork.parse().ok() else { continue };
-        let Some(mut locked) = forks.lock(&id, "recovery of a merge")? else { continue };
-        if locked.record.state != State::Merging {
-            continue;
-        }
-        if recovered.landed && !recovered.keep {
-            forks.finish_removal(locked)?;
-        } else {
-            back_to_life(store, &mut locked)?;
-        }
     }
     Ok(())
 }
@@ -331,7 +237,7 @@ impl Conflicts {
         let store = context.store_of(&self.forks[0])?;
         let mut sources = Vec::new();
         for name in &self.forks {
-            sources.push(still(&store, &fork::find(&store, name)?)?);
+            sources.push(source(&store, &fork::find(&store, name)?)?);
         }
         let pair = |Overlap { first, second, paths }: Overlap| Pair {
             first: sources[first].name.clone(),

@@ -20,6 +20,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::error::Result;
+use crate::server;
 use output::Context;
 
 /// Near-free, isolated forks of a directory tree, and a safe way back.
@@ -110,6 +111,11 @@ pub fn main() -> ExitCode {
     if let Some(status) = mount::as_helper() {
         return status;
     }
+    ExitCode::from(status())
+}
+
+/// Runs the command that the arguments of the process name; its exit status.
+fn status() -> u8 {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => return output::refuse_arguments(&e),
@@ -121,8 +127,16 @@ pub fn main() -> ExitCode {
         // The command itself says what is wrong with the store, if it needs one.
         _ => Ok(()),
     };
-    let status = ready.and_then(|()| cli.command.run(&context)).unwrap_or_else(|e| output::report(&e, context.json));
-    ExitCode::from(status)
+    ready.and_then(|()| cli.command.run(&context)).unwrap_or_else(|e| output::report(&e, context.json))
+}
+
+/// For the first line of a host's `main`: where this program was started to be the server, it is that and does not
+/// return; else the library starts it as the server from now on, where it needs one.
+pub fn serve_if_asked() {
+    if std::env::var_os(server::AS_SERVER).is_some() {
+        std::process::exit(i32::from(status()));
+    }
+    server::set_program(server::Program::This);
 }
 
 #[cfg(test)]

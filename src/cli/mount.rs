@@ -80,7 +80,7 @@ pub(super) fn as_helper() -> Option<ExitCode> {
     }
     Some(match Helper::try_parse() {
         Ok(helper) => ExitCode::from(helper.mount.for_mount_8().run().unwrap_or_else(|e| output::report(&e, false))),
-        Err(e) => output::refuse_arguments(&e),
+        Err(e) => ExitCode::from(output::refuse_arguments(&e)),
     })
 }
 

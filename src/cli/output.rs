@@ -5,7 +5,6 @@
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
@@ -165,7 +164,7 @@ fn general_hint(kind: Kind) -> Option<&'static str> {
         Kind::Vanished => Some("`treefork doctor` looks closer; the fork's changes are kept in the store"),
         Kind::Covered => Some("unmount what covers the base, or fork the base anew"),
         Kind::Astray => Some("start from a directory that the fork has too"),
-        Kind::Exists | Kind::Conflict | Kind::Git | Kind::TimedOut | Kind::Cancelled | Kind::Io => None,
+        Kind::Exists | Kind::Conflict | Kind::Git | Kind::TimedOut | Kind::Cancelled | Kind::NoShell | Kind::Io => None,
     }
 }
 
@@ -175,24 +174,26 @@ fn one_line(text: &str) -> String {
 }
 
 /// Reports arguments that make no sense the way all errors are reported; help and version go to standard output.
-pub(super) fn refuse_arguments(error: &clap::Error) -> ExitCode {
+pub(super) fn refuse_arguments(error: &clap::Error) -> u8 {
     use clap::error::ErrorKind;
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         return match print(error.to_string().as_bytes()) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(e) => ExitCode::from(report(&e, false)),
+            Ok(()) => 0,
+            Err(e) => report(&e, false),
         };
     }
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         complain(error.to_string());
-        return ExitCode::from(Kind::Usage.exit_status());
+        return Kind::Usage.exit_status();
     }
     let text = error.to_string();
     // Clap's paragraphs: the error, then tips, then usage. The first one is the error.
     let first = text.split("\n\n").next().unwrap_or_default();
     let first = first.strip_prefix("error: ").unwrap_or(first);
+    let tip = text.lines().find_map(|line| line.trim_start().strip_prefix("tip: "));
     let words: Vec<&str> = first.split_whitespace().collect();
-    ExitCode::from(report(&Error::new(Kind::Usage, words.join(" ")), false))
+    let error = Error::new(Kind::Usage, words.join(" "));
+    report(&if let Some(tip) = tip { error.remedy(tip.to_owned()) } else { error }, false)
 }
 
 #[cfg(test)]

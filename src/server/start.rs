@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use super::log_file;
@@ -11,6 +12,26 @@ use crate::error::{Context, Error, Kind, Result};
 
 /// What the server writes to its standard output once it answers.
 pub const READY: &[u8] = b"ready\n";
+
+/// Set in the environment of a host's program that is started to be the server.
+pub const AS_SERVER: &str = "TREEFORK_AS_SERVER";
+
+/// Which program is started as the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// A `treefork` at this path.
+    At(PathBuf),
+    /// The running program, which looks for [`AS_SERVER`] at the start of its `main`.
+    This,
+}
+
+static PROGRAM: OnceLock<Program> = OnceLock::new();
+
+/// Says which program is started as the server from now on. The first call in a process counts.
+pub fn set_program(program: Program) {
+    // Whoever called first has decided.
+    let _ = PROGRAM.set(program);
+}
 
 /// Starting includes mounting again all forks of the store.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -25,6 +46,9 @@ pub(super) fn start(store: &Path, runs: impl Fn() -> Result<bool>) -> Result<()>
     let log = log_file::open(store)?;
     let mut command = Command::new(&program);
     command.args(["serve", "--background", "--store"]).arg(store).current_dir("/");
+    if PROGRAM.get() == Some(&Program::This) {
+        command.env(AS_SERVER, "1");
+    }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
     let mut between = crate::sys::detach(&mut command).spawn().context("cannot start the server", &program)?;
     let mut said = Vec::new();
@@ -41,8 +65,15 @@ pub(super) fn start(store: &Path, runs: impl Fn() -> Result<bool>) -> Result<()>
     Err(error.at(store.join("server.log")).because(why.to_owned()))
 }
 
-/// The `treefork` program: this one, or for a host of the library `$TREEFORK_BIN`, one beside it, or one in the path.
+/// The `treefork` program: the one that was set, else this one, or for a host of the library `$TREEFORK_BIN`, one beside
+/// it, or one in the path.
 fn program() -> Result<PathBuf> {
+    match PROGRAM.get() {
+        Some(Program::At(path)) => return Ok(path.clone()),
+        // Also where the file was replaced or deleted since.
+        Some(Program::This) => return Ok("/proc/self/exe".into()),
+        None => {}
+    }
     if let Some(program) = std::env::var_os("TREEFORK_BIN").filter(|v| !v.is_empty()) {
         return Ok(program.into());
     }

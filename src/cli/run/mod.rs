@@ -9,8 +9,6 @@ mod options;
 mod signals;
 
 use std::ffi::OsString;
-use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -19,11 +17,10 @@ use serde::Serialize;
 
 use super::create;
 use super::output::{self, Context};
+use crate::api::target;
 use crate::error::{Error, Kind, Result};
 use crate::fork::{Forks, Record, Request, journal};
-use crate::run::{self, Attach, Environment, Event, Handle, Outcome, Root, Target};
-use crate::server::Client;
-use crate::strategy::{Overlay, Site, Way};
+use crate::run::{self, Environment, Event, Handle, Outcome};
 
 pub(super) use check::Check;
 use ending::{Ending, Fate};
@@ -201,26 +198,6 @@ fn in_fork(forks: &Forks, record: &Record, job: run::Job, signals: &signals::For
     Ok(outcome)
 }
 
-/// The fork of a record, as [`run`] wants it.
-fn target(forks: &Forks, record: &Record) -> Target {
-    let dir = forks.store().fork(&record.id);
-    let tree = dir.join("mnt");
-    let root = match record.strategy {
-        Way::Overlay if record.private_mount => Root::Unmounted(attach(record.site(forks.store().root(), &dir))),
-        Way::Overlay => Root::Mount(tree),
-        Way::Reflink | Way::Copy | Way::Worktree => Root::Directory(tree),
-    };
-    Target {
-        id: record.id.to_string(),
-        label: record.name().to_owned(),
-        base: record.base.path.clone(),
-        base_ident: Some(record.base.ident),
-        start: record.subdir.clone(),
-        root,
-        hide: vec![forks.store().root().to_path_buf()],
-    }
-}
-
 /// Whether this user may mount FUSE in a namespace of its own only: it is not root, and fusermount3 is not installed.
 fn only_a_namespace_can_mount() -> bool {
     let capable = rustix::thread::capabilities(None)
@@ -229,16 +206,6 @@ fn only_a_namespace_can_mount() -> bool {
     let helper = || std::env::split_paths(&path).any(|dir| dir.join("fusermount3").exists());
     let device = || std::fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
     !capable && !helper() && device()
-}
-
-/// How a command's namespace gets the fork of this site served that it mounts itself.
-fn attach(site: Site) -> Attach {
-    let mode = std::fs::metadata(&site.base).map_or(0o40755, |meta| meta.mode());
-    Attach {
-        mode,
-        source: format!("treefork-{}", site.id).into(),
-        serve: Box::new(move |device| Client::new(&site.store).attach(&Overlay::spec(&site), device.as_fd())),
-    }
 }
 
 /// A command that was stopped by SIGSTOP stops `treefork` along, so that the shell above notices; when the shell lets

@@ -1,0 +1,142 @@
+//! Forks and merges joined: neither knows the other.
+//!
+//! A fork is merged while its lock is held and its state says so. It is unmounted for that long, so that it stands still:
+//! no writer, no page that is written back later. Lock order: the fork's lock, then the parent's.
+
+use crate::durable::{Holder, Wait};
+use crate::error::{Error, Kind, Result};
+use crate::fork::{self, Forks, Locked, Record, State, Store};
+use crate::merge::{self, Options, Plan, Recovered, Source};
+use crate::server::Client;
+use crate::strategy::{self, Way};
+
+/// What came of the merge of a fork.
+#[derive(Debug)]
+pub struct Landing {
+    /// The fork.
+    pub record: Record,
+    /// What was to be done, with the conflicts that kept it from happening.
+    pub plan: Plan,
+    /// The parent has everything of the plan now; false for conflicts.
+    pub merged: bool,
+    /// The fork is gone.
+    pub removed: bool,
+}
+
+/// Merges a fork into its parent, whole or not at all. The fork is removed where everything of it has landed, unless it is
+/// to be kept. `waiting` is told who holds the parent's lock.
+///
+/// # Errors
+/// `InUse` where processes are in the fork, and whatever [`merge::merge`] fails with; the parent is as it was, and the
+/// fork lives. Conflicts are no error.
+pub fn merge_fork(
+    forks: &Forks,
+    record: &Record,
+    options: &Options,
+    wait: Wait,
+    waiting: impl FnOnce(Option<&Holder>),
+) -> Result<Landing> {
+    let store = forks.store();
+    let Some(mut locked) = forks.lock(&record.id, "merge")? else {
+        return Err(Error::new(Kind::NotFound, format!("the fork {} is gone", record.name())));
+    };
+    let source = source(store, &locked.record)?;
+    let first = merge::plan(&source, options)?;
+    if !first.conflicts.is_empty() {
+        return Ok(Landing { record: locked.record, plan: first, merged: false, removed: false });
+    }
+    refuse_if_used(&locked)?;
+    if locked.record.state == State::Merging {
+        // Killed just before its first step or after its last.
+        locked.record.enter(State::Live, &locked.dir)?;
+    }
+    locked.record.enter(State::Merging, &locked.dir)?;
+    Client::new(store.root()).unmount(locked.record.id.as_str())?;
+    let outcome = match merge::merge(&source, &store.bases(), options, wait, waiting) {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            back_to_life(store, &mut locked)?;
+            return Err(error);
+        }
+    };
+    let record = locked.record.clone();
+    let merged = outcome.plan.conflicts.is_empty();
+    let removed = merged && outcome.complete && !options.keep;
+    if removed {
+        forks.finish_removal(locked)?;
+    } else {
+        back_to_life(store, &mut locked)?;
+    }
+    Ok(Landing { record, plan: outcome.plan, merged, removed })
+}
+
+/// A fork as a merge reads it: what was written in it is in its upper.
+pub fn source(store: &Store, record: &Record) -> Result<Source> {
+    if record.strategy != Way::Overlay {
+        let what = format!(
+            "the fork {} is a {}; only overlay forks can be compared and merged yet",
+            record.name(),
+            record.strategy
+        );
+        return Err(Error::new(Kind::Unavailable, what));
+    }
+    let client = Client::new(store.root());
+    // Where no server runs, nothing is held back in one.
+    if client.mounts()?.is_some_and(|mounts| mounts.iter().any(|mount| mount.id == record.id.as_str())) {
+        client.sync(record.id.as_str())?;
+    }
+    let dir = store.fork(&record.id);
+    let (id, name) = (record.id.as_str(), record.name());
+    let path = dir.join("mnt");
+    let mut source = Source::open(&dir, id, name, path, record.base.path.clone(), record.created_at)?;
+    source.base_ref.clone_from(&record.base_ref);
+    Ok(source)
+}
+
+/// Undoes or finishes merges that were broken off, and lets their forks go on or go; what was found. Cheap where there
+/// are none.
+pub fn recover(store: &Store) -> Result<Vec<Recovered>> {
+    let found = merge::recover(&store.bases())?;
+    for recovered in &found {
+        let forks = Forks::open(store.clone())?;
+        let Some(id) = recovered.fork.parse().ok() else { continue };
+        let Some(mut locked) = forks.lock(&id, "recovery of a merge")? else { continue };
+        if locked.record.state != State::Merging {
+            continue;
+        }
+        if recovered.landed && !recovered.keep {
+            forks.finish_removal(locked)?;
+        } else {
+            back_to_life(store, &mut locked)?;
+        }
+    }
+    Ok(found)
+}
+
+/// The forks of the store at this path, once broken-off merges are dealt with.
+pub(super) fn open(store: &std::path::Path) -> Result<Forks> {
+    let store = Store::open(store)?;
+    for recovered in recover(&store)? {
+        let how = if recovered.landed { "finished" } else { "undone" };
+        log::warn!("a merge of {} into {:?} had been broken off; it was {how}", recovered.fork, recovered.parent);
+    }
+    Forks::open(store)
+}
+
+/// A fork that somebody works in does not stand still.
+fn refuse_if_used(locked: &Locked) -> Result<()> {
+    let users = fork::users(&locked.dir)?;
+    if users.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<String> =
+        users.iter().map(|user| format!("{} (pid {}, {})", user.command, user.pid, user.by)).collect();
+    let what = format!("the fork {} is in use by {}", locked.record.name(), names.join(", "));
+    Err(Error::new(Kind::InUse, what).remedy("end those processes or leave the fork, then merge again"))
+}
+
+/// A fork that was not merged, or goes on, is mounted again.
+fn back_to_life(store: &Store, locked: &mut Locked) -> Result<()> {
+    locked.record.enter(State::Live, &locked.dir)?;
+    strategy::strategy(locked.record.strategy).revive(&locked.record.site(store.root(), &locked.dir))
+}
