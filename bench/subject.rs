@@ -129,7 +129,7 @@ impl Subject for Treefork {
     }
 
     fn remove(&self, place: &Place, fork: &Fork) {
-        place.treefork(["remove", "--force", &fork.name]);
+        place.treefork(["remove", &fork.name]);
     }
 
     fn git(&self, place: &Place, fork: &Fork, arguments: &[&str]) {
