@@ -68,8 +68,8 @@ impl Finding {
 
 /// Looks at the machine, and at the store where there is one (`place` says where it is or would be).
 pub fn examine(place: &Path, store: Result<Option<Store>>) -> Vec<Finding> {
-    let is_root = rustix::process::geteuid().is_root();
-    let mut findings = vec![fuse_device(is_root), user_namespaces(is_root), passthrough(), git_version()];
+    let may_mount = has_sys_admin();
+    let mut findings = vec![fuse_device(may_mount), user_namespaces(may_mount), privileges(may_mount), git_version()];
     findings.extend(inotify());
     findings.extend(file_system(place));
     match store {
@@ -84,11 +84,15 @@ pub fn examine(place: &Path, store: Result<Option<Store>>) -> Vec<Finding> {
     findings
 }
 
-fn fuse_device(is_root: bool) -> Finding {
+fn fuse_device(may_mount: bool) -> Finding {
     let about = "fuse";
     let helper = find_program("fusermount3");
     match File::options().read(true).write(true).open("/dev/fuse") {
-        Ok(_) if is_root => Finding::good(about, "/dev/fuse can be opened"),
+        Ok(_) if may_mount => Finding::good(about, "/dev/fuse can be opened"),
+        Ok(_) if rustix::process::geteuid().is_root() => {
+            let what = "root without CAP_SYS_ADMIN may not mount, nor may fusermount3; forks will be copies";
+            Finding::bad(about, what, "run outside of the container, or give it CAP_SYS_ADMIN")
+        }
         Ok(_) if helper.as_ref().is_some_and(|path| !is_setuid_root(path)) => {
             let what = format!("{:?} is not set-user-id root: it cannot mount for others", helper.unwrap_or_default());
             Finding::bad(about, what, "install the package fuse3 anew")
@@ -114,9 +118,9 @@ fn is_setuid_root(path: &Path) -> bool {
 }
 
 /// Tries it: limits, security modules and containers all have a say.
-fn user_namespaces(is_root: bool) -> Finding {
+fn user_namespaces(may_mount: bool) -> Finding {
     let about = "namespaces";
-    let args: &[&str] = if is_root { &["-m", "-p", "-f", "true"] } else { &["-U", "-r", "-m", "-p", "-f", "true"] };
+    let args: &[&str] = if may_mount { &["-m", "-p", "-f", "true"] } else { &["-U", "-r", "-m", "-p", "-f", "true"] };
     let tried = Command::new("unshare").args(args).stdin(Stdio::null()).stdout(Stdio::null()).output();
     let why = match tried {
         Ok(output) if output.status.success() => return Finding::good(about, "mount and process namespaces work"),
@@ -138,15 +142,19 @@ fn user_namespaces(is_root: bool) -> Finding {
     Finding::bad(about, format!("an isolated `run` is not possible: {why}"), remedy)
 }
 
-fn passthrough() -> Finding {
+/// Whether this process may mount by itself.
+fn has_sys_admin() -> bool {
     const CAP_SYS_ADMIN: u64 = 1 << 21;
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let effective = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0);
-    if effective & CAP_SYS_ADMIN != 0 {
-        Finding::good("privileges", "CAP_SYS_ADMIN: may mount by itself")
+    effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0) & CAP_SYS_ADMIN != 0
+}
+
+fn privileges(may_mount: bool) -> Finding {
+    if may_mount {
+        Finding::good("privileges", "CAP_SYS_ADMIN: mounts by itself, and may use passthrough")
     } else {
-        Finding::good("privileges", "an ordinary user's: mounts go through fusermount3 or a user namespace")
+        Finding::good("privileges", "no CAP_SYS_ADMIN: mounts through fusermount3 or in a user namespace")
     }
 }
 
