@@ -108,31 +108,17 @@ impl RelPath {
     }
 }
 
-/// As text where it is UTF-8, as an array of bytes where it is not.
-#[derive(Serialize, Deserialize)]
-#[serde(untagged)]
-enum Wire {
-    Text(String),
-    Bytes(Vec<u8>),
-}
-
+/// In the form of [`json`].
 impl Serialize for RelPath {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let wire = match std::str::from_utf8(self.as_bytes()) {
-            Ok(text) => Wire::Text(text.to_owned()),
-            Err(_) => Wire::Bytes(self.as_bytes().to_vec()),
-        };
-        wire.serialize(serializer)
+        json::serialize(&self.0, serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for RelPath {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let bytes = match Wire::deserialize(deserializer)? {
-            Wire::Text(text) => text.into_bytes(),
-            Wire::Bytes(bytes) => bytes,
-        };
-        Self::from_bytes(&bytes).ok_or_else(|| serde::de::Error::custom("not a path below a root"))
+        let path: PathBuf = json::deserialize(deserializer)?;
+        Self::new(&path).ok_or_else(|| serde::de::Error::custom("not a path below a root"))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The life of forks: wrong use, making and removing by many at once, killed commands, killed servers, gc.
 
 mod concurrency;
+mod format;
 mod gc;
 mod killed;
 mod refusals;
