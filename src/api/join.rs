@@ -5,7 +5,8 @@
 
 use crate::durable::{Holder, Wait};
 use crate::error::{Error, Kind, Result};
-use crate::fork::{self, Forks, Locked, Record, State, Store};
+use crate::fork::preserved::{self, Siblings};
+use crate::fork::{self, Base, Forks, Locked, Record, State, Store};
 use crate::merge::{self, Options, Plan, Recovered, Source};
 use crate::server::Client;
 use crate::strategy::{self, Way};
@@ -52,7 +53,9 @@ pub fn merge_fork(
     }
     locked.record.enter(State::Merging, &locked.dir)?;
     Client::new(store.root()).unmount(locked.record.id.as_str())?;
-    let outcome = match merge::merge(&source, &store.bases(), options, wait, waiting) {
+    let parent = options.into.as_deref().map_or_else(|| Ok(record.base.clone()), Base::at)?;
+    let siblings = Siblings::of(forks, parent, &record.id);
+    let outcome = match merge::merge(&source, &store.bases(), options, &siblings, wait, waiting) {
         Ok(outcome) => outcome,
         Err(error) => {
             back_to_life(store, &mut locked)?;
@@ -65,6 +68,9 @@ pub fn merge_fork(
     if removed {
         forks.finish_removal(locked)?;
     } else {
+        if outcome.landed {
+            goes_on(store, &mut locked);
+        }
         back_to_life(store, &mut locked)?;
     }
     Ok(Landing { record, plan: outcome.plan, merged, removed })
@@ -107,6 +113,9 @@ pub fn recover(store: &Store) -> Result<Vec<Recovered>> {
         if recovered.landed && !recovered.keep {
             forks.finish_removal(locked)?;
         } else {
+            if recovered.landed {
+                goes_on(store, &mut locked);
+            }
             back_to_life(store, &mut locked)?;
         }
     }
@@ -121,6 +130,11 @@ pub(super) fn open(store: &std::path::Path) -> Result<Forks> {
         log::warn!("a merge of {} into {:?} had been broken off; it was {how}", recovered.fork, recovered.parent);
     }
     Forks::open(store)
+}
+
+/// A fork that was merged and lives goes on from the merged state, and reads through what later merges preserve.
+fn goes_on(store: &Store, locked: &mut Locked) {
+    locked.record.born = preserved::youngest(&store.base(&locked.record.base.key()));
 }
 
 /// A fork that somebody works in does not stand still.

@@ -9,13 +9,17 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::forks::Forks;
-use super::{Base, Record, State, find, trash};
-use crate::durable::{FileLock, Wait};
+use super::{Base, Id, Record, State, find, trash};
+use crate::durable::{FileLock, Wait, sync_dir};
 use crate::error::{Context, Result};
+use crate::layer::preserved::Keeper;
+use crate::server::Client;
 use crate::strategy::Way;
 
 /// The name of the directory of all preserved layers, in a base's.
 pub const PRESERVED: &str = "preserved";
+/// A layer that is being made.
+const BEGUN: &str = "begun";
 
 /// The number of the youngest preserved layer of a base, by the base's directory in the store; 0 where there is none.
 pub fn youngest(base_dir: &Path) -> u64 {
@@ -47,6 +51,51 @@ pub(super) fn layers(store: &Path, base: &Base, born: u64) -> Vec<PathBuf> {
         layers.extend(of(&Base { dev: now.dev(), ..base.clone() }.key(), 0));
     }
     layers
+}
+
+/// The forks that a merge into a base has to spare: all that read through it but the one that is merged, which becomes
+/// part of it.
+#[derive(Debug)]
+pub struct Siblings<'a> {
+    forks: &'a Forks,
+    base: Base,
+    merged: &'a Id,
+}
+
+impl<'a> Siblings<'a> {
+    /// The siblings of the fork `merged`, as readers of `base`.
+    pub fn of(forks: &'a Forks, base: Base, merged: &'a Id) -> Self {
+        Self { forks, base, merged }
+    }
+
+    fn readers(&self) -> Result<Vec<Record>> {
+        let mut readers = self.forks.readers(&self.base)?;
+        readers.retain(|record| record.id != *self.merged);
+        Ok(readers)
+    }
+}
+
+impl Keeper for Siblings<'_> {
+    fn begin(&self, base_dir: &Path) -> Result<Option<PathBuf>> {
+        if self.readers()?.is_empty() {
+            return Ok(None);
+        }
+        let layer = base_dir.join(PRESERVED).join(BEGUN);
+        if layer.exists() {
+            // A merge was killed while it made it; nobody was told of it.
+            trash::discard_other(self.forks.store(), &layer)?;
+        }
+        fs::create_dir_all(&layer).context("cannot make the layer", &layer)?;
+        Ok(Some(layer))
+    }
+
+    fn complete(&self, base_dir: &Path, begun: &Path) -> Result<()> {
+        let layer = base_dir.join(PRESERVED).join((youngest(base_dir) + 1).to_string());
+        fs::rename(begun, &layer).context("cannot publish the layer", &layer)?;
+        sync_dir(&base_dir.join(PRESERVED))?;
+        let client = Client::new(self.forks.store().root());
+        self.readers()?.iter().try_for_each(|record| client.preserve(record.id.as_str(), &layer).map(|_| ()))
+    }
 }
 
 impl Forks {

@@ -3,6 +3,7 @@
 //! A state is recorded before what it names begins and again when it is over, so that whoever finds a record knows what
 //! a killed process was about: [`State`] has the table of what recovery does with each.
 
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,10 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{Id, Label, Owner, journal, preserved};
 use crate::durable::{self, read_record, write_record};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Context, Error, Kind, Result};
 use crate::names::RelPath;
 use crate::strategy::{Refusal, Site, Symlinks, Way};
-use crate::sys::{Ident, Stat, Time};
+use crate::sys::{Ident, Stat, Time, open_root};
 
 /// The name of the record in a fork's directory.
 pub const RECORD: &str = "fork.json";
@@ -87,6 +88,15 @@ impl Base {
     /// The base with this root.
     pub fn new(path: PathBuf, root: &Stat) -> Self {
         Self { path, dev: root.dev, ident: root.ident() }
+    }
+
+    /// The directory at a path, links followed, as a base.
+    pub fn at(path: &Path) -> Result<Self> {
+        let cannot = "cannot open the base";
+        let root = std::fs::canonicalize(path).context(cannot, path)?;
+        let fd = open_root(&root).context(cannot, path)?;
+        let stat = Stat::of(fd.as_fd()).context(cannot, path)?;
+        Ok(Self::new(root, &stat))
     }
 
     /// The name of the base's directory in the store: device and inode number of its root.

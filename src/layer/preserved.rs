@@ -3,24 +3,26 @@
 //! `bases/<key>/preserved/<n>/` holds `tree/`, a layer in overlay format, and `overrides`, the attributes that each
 //! preserved object and each directory around it had, one [`Stat`] as JSON a line. In the tree
 //!
-//! - an object that the merge replaced or removed stands itself, moved aside (same number, same content, nothing
-//!   copied), or, where the store is on another file system, as a copy with a mark of origin;
+//! - an object that the merge replaces or removes stands itself, as one more hard link (same number, same content,
+//!   nothing copied), or, where the store is on another file system, as a copy with a mark of origin;
 //! - a name that the merge added is a whiteout;
-//! - the directories on the way are shells with a mark of origin; one that was removed or replaced whole is opaque.
+//! - the directories on the way are shells with a mark of origin; one that is removed or replaced whole is opaque.
 //!
-//! The overrides are there because moving an object aside changes its change time, and changing the entries of a
-//! directory its modification time: the forks go on showing the old ones. They are complete on disk before the first
-//! object moves.
+//! The overrides are there because a hard link changes the change time of an object, and changing the entries of a
+//! directory its modification time: the forks go on showing the old ones. The layer is complete and synced before the
+//! merge changes anything.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::tree::Layer;
+use crate::error::Result;
 use crate::sys::{At, Ident, Stat};
 
 /// The layer itself, in the directory of a preserved layer.
@@ -29,15 +31,15 @@ pub const TREE: &str = "tree";
 pub const OVERRIDES: &str = "overrides";
 
 /// Opens a preserved layer by its directory.
-pub fn open(dir: &OwnedFd) -> Result<Layer, Errno> {
+pub fn open(dir: &OwnedFd) -> std::result::Result<Layer, Errno> {
     let root = At::new(dir, TREE).open(OFlags::PATH | OFlags::DIRECTORY)?;
     let mut layer = Layer::new(root, true, false)?;
     layer.overrides = read_overrides(dir)?;
     Ok(layer)
 }
 
-/// Writes the attributes of a preserved layer and makes them survive a power cut. To be done before anything moves.
-pub fn write_overrides<'a>(dir: &OwnedFd, stats: impl IntoIterator<Item = &'a Stat>) -> Result<(), Errno> {
+/// Writes the attributes of a preserved layer and makes them survive a power cut. To be done before anything is linked.
+pub fn write_overrides<'a>(dir: &OwnedFd, stats: impl IntoIterator<Item = &'a Stat>) -> std::result::Result<(), Errno> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
     let mut file = File::from(At::new(dir, OVERRIDES).create(flags, 0o600)?);
     let mut text = Vec::new();
@@ -48,7 +50,7 @@ pub fn write_overrides<'a>(dir: &OwnedFd, stats: impl IntoIterator<Item = &'a St
     file.write_all(&text).and_then(|()| file.sync_all()).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
 }
 
-fn read_overrides(dir: &OwnedFd) -> Result<HashMap<Ident, Stat>, Errno> {
+fn read_overrides(dir: &OwnedFd) -> std::result::Result<HashMap<Ident, Stat>, Errno> {
     let file = File::from(At::new(dir, OVERRIDES).open(OFlags::RDONLY)?);
     let mut overrides = HashMap::new();
     for line in BufReader::new(file).split(b'\n') {
@@ -58,6 +60,30 @@ fn read_overrides(dir: &OwnedFd) -> Result<HashMap<Ident, Stat>, Errno> {
         overrides.insert(stat.ident(), stat);
     }
     Ok(overrides)
+}
+
+/// Whoever knows which forks read through a base, and gives a merge the place for what it has to preserve.
+pub trait Keeper {
+    /// An empty directory for a layer; `None` where no other fork reads through the base. `base` is the directory that
+    /// the store keeps for it.
+    fn begin(&self, base: &Path) -> Result<Option<PathBuf>>;
+
+    /// The layer in that directory is complete and synced: the forks read through it when this returns.
+    fn complete(&self, base: &Path, layer: &Path) -> Result<()>;
+}
+
+/// There are no other forks to think of.
+#[derive(Clone, Copy, Debug)]
+pub struct Nobody;
+
+impl Keeper for Nobody {
+    fn begin(&self, _: &Path) -> Result<Option<PathBuf>> {
+        Ok(None)
+    }
+
+    fn complete(&self, _: &Path, _: &Path) -> Result<()> {
+        Ok(())
+    }
 }
 
 #[cfg(test)]

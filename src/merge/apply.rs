@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use super::journal::{Journal, Phase, Settle, Times};
 use super::parent::Parent;
 use super::plan::{Conflict, Plan};
+use super::preserve::preserve;
 use super::replay::{Replay, Stop, remove_stage};
 use super::repository::Repository;
 use super::stage::{Layout, nowhere, places};
@@ -18,6 +19,7 @@ use super::table::Reason;
 use super::{Options, Prepared, Source, prepare};
 use crate::durable::{FileLock, Holder, Wait, fault, sweep};
 use crate::error::{Context, Error, Kind, Result};
+use crate::layer::preserved::Keeper;
 use crate::names::RelPath;
 use crate::sys::{Stat, mount_id, open_root};
 
@@ -58,7 +60,8 @@ pub fn lock_path(directory: &Path) -> PathBuf {
 /// Merges a fork into its parent, whole or not at all. `bases` is where the store keeps what it knows of parents.
 ///
 /// The fork must stand still: nobody writes in it from before the call until after it, and where it is not kept it is
-/// not written to ever after (its files may have been moved into the parent). `waiting` is told who holds the lock.
+/// not written to ever after (its files may have been moved into the parent). `keeper` knows the other forks of the
+/// parent, which do not see the merge. `waiting` is told who holds the lock.
 ///
 /// # Errors
 /// Conflicts are no error but part of the outcome. On any error the parent is as it was.
@@ -66,6 +69,7 @@ pub fn merge(
     source: &Source,
     bases: &Path,
     options: &Options,
+    keeper: &dyn Keeper,
     wait: Wait,
     waiting: impl FnOnce(Option<&Holder>),
 ) -> Result<Outcome> {
@@ -90,7 +94,7 @@ pub fn merge(
     if plan.is_empty() && git.is_none() {
         return nothing(plan, complete);
     }
-    let job = Job { source, options, parent: &parent, repository: repository.as_ref(), store: &store, git };
+    let job = Job { source, options, keeper, parent: &parent, repository: repository.as_ref(), store: &store, git };
     match job.run(&plan) {
         Ok(()) => Ok(Outcome { plan, landed: true, complete }),
         Err(Stop::Failed(error)) => Err(error),
@@ -120,6 +124,7 @@ fn exclude_other_stores(parent: &Parent) -> Result<std::os::fd::OwnedFd> {
 struct Job<'a> {
     source: &'a Source,
     options: &'a Options,
+    keeper: &'a dyn Keeper,
     parent: &'a Parent,
     repository: Option<&'a Repository>,
     store: &'a Path,
@@ -219,6 +224,9 @@ impl Job<'_> {
 
     fn prepare_and_land(&self, replay: &mut Replay<'_>, layout: &Layout) -> std::result::Result<(), Stop> {
         let mut ops = layout.build(self.source, self.parent, &replay.stage)?;
+        let touches = self.git.as_ref().map(|git| git.touches()).unwrap_or_default();
+        preserve(self.parent, self.store, self.keeper, &ops, &touches)?;
+        fault::point("merge.preserved").context("cannot preserve in", self.store)?;
         if let (Some(git), Some(repository)) = (&self.git, self.repository) {
             ops.extend(git.prepare(repository, self.source, &replay.stage)?);
         }

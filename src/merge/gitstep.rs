@@ -20,6 +20,7 @@ use super::changes::{Changes, What};
 use super::compare::skip;
 use super::journal::{Op, Seen};
 use super::parent::Parent;
+use super::preserve::Touch;
 use super::repository::{Repository, finish, output};
 use super::view::View;
 use super::{Source, compare};
@@ -157,6 +158,24 @@ impl GitStep {
             _ => say.push("HEAD stays where it is in the parent".to_owned()),
         }
         Ok(())
+    }
+
+    /// What this does to the repository, for those who must not see it.
+    pub(crate) fn touches(&self) -> Vec<Touch> {
+        let below = |path: &str| RelPath::new(&Path::new(".git").join(path));
+        let replaced = |path: String| below(&path).map(Touch::Replaced);
+        let written = |path: String| below(&path).map(Touch::Written);
+        let mut touches: Vec<Option<Touch>> = vec![below("objects/pack").map(Touch::Filled)];
+        let mut names: Vec<&str> = self.refs.iter().map(|(name, ..)| name.as_str()).collect();
+        // A branch that moves while it is checked out moves HEAD's reflog along.
+        if self.head.is_some() || !names.is_empty() {
+            names.push("HEAD");
+        }
+        for name in names {
+            touches.extend([replaced(name.into()), replaced(format!("{name}.lock")), written(format!("logs/{name}"))]);
+        }
+        touches.extend([replaced("index".into()), replaced("index.lock".into())]);
+        touches.into_iter().flatten().collect()
     }
 
     /// Brings the objects over, makes the new index in the stage, and says what is to be done in the parent.

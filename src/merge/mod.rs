@@ -18,6 +18,7 @@ mod overlap;
 mod parent;
 mod plan;
 mod planner;
+mod preserve;
 mod replay;
 mod repository;
 mod settle;

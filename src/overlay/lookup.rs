@@ -74,12 +74,12 @@ impl Overlay {
     /// What `name` means in the directory, on disk. The caller holds `names`.
     pub(super) fn find(&self, parent: &Arc<Node>, name: &OsStr) -> Result<Option<Found>> {
         let origins = self.upper.as_ref().map(|upper| &upper.origins);
-        self.steady(|| self.in_scope(parent, |scope| scope.find(name, origins)), same_object)
+        self.in_scope(parent, |scope| scope.find(name, origins))
     }
 
     /// What `name` means in the lowers of the directory alone.
     pub(super) fn find_below(&self, parent: &Arc<Node>, name: &OsStr) -> Result<Option<Found>> {
-        self.steady(|| self.in_scope(parent, |scope| scope.find_below(name)), same_object)
+        self.in_scope(parent, |scope| scope.find_below(name))
     }
 
     fn in_scope<T>(&self, parent: &Arc<Node>, look: impl FnOnce(&Scope<'_>) -> Result<T>) -> Result<T> {
@@ -357,19 +357,6 @@ impl Overlay {
 fn open_lower_dir(lower: &LowerDir) -> Result<OwnedFd> {
     let fd = open_beneath(&lower.layer.root, &lower.path, OFlags::PATH | OFlags::DIRECTORY).map_err(gone)?;
     if Stat::of(fd.as_fd())?.ident() == lower.ident { Ok(fd) } else { Err(Errno::STALE) }
-}
-
-/// Whether two looks at a name found the same.
-fn same_object(a: &Option<Found>, b: &Option<Found>) -> bool {
-    let ident = |found: &Option<Found>| match found {
-        None => None,
-        Some(Found::Upper { stat, .. } | Found::Lower { stat, .. }) => Some((stat.ident(), 0)),
-        Some(Found::Dir { upper, lowers, top }) => {
-            let stat = upper.as_ref().map(|(stat, _)| *stat).or(*top);
-            stat.map(|stat| (stat.ident(), lowers.len()))
-        }
-    };
-    ident(a) == ident(b)
 }
 
 /// A lower object that is not where it was found: the name has to be looked up again.

@@ -35,7 +35,7 @@ mod xattr;
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -195,8 +195,6 @@ pub struct Overlay {
     base_dev: u64,
     listings: Mutex<listing::Listings>,
     drift: drift::Drift,
-    /// Merges into the base that are under way: objects are being moved into a preserved layer.
-    merging: AtomicU32,
 }
 
 /// The upper and everything that belongs to it.
@@ -244,7 +242,6 @@ impl Overlay {
             base_dev,
             listings: Mutex::default(),
             drift,
-            merging: AtomicU32::new(0),
         });
         if let Some(watch) = watch {
             let sink: Weak<Overlay> = Arc::downgrade(&overlay);

@@ -1,21 +1,17 @@
 //! Staying as it was while a merge changes the base.
 //!
-//! Before a merge moves anything it makes a preserved layer ([`crate::layer::preserved`]) with the attributes, the
-//! shells and the whiteouts complete, and has every live fork of the base put it above the base
-//! ([`Overlay::preserve`]). Then it moves objects aside, each into the layer before its successor takes its place, and
-//! at last says that it is done ([`Overlay::preserved`]). The kernel's caches need no word of it: nothing they hold has
-//! changed.
-//!
-//! In between, a look at a name may pass the layer just before the object gets there and reach the base just after. But
-//! an object moves once, so a second look is right: while a merge is under way, every look is repeated until two agree.
+//! Before a merge changes anything it makes a preserved layer ([`crate::layer::preserved`]), complete, and has every live
+//! fork of the base put it above the base ([`Overlay::preserve`]). The layer holds the very objects (hard links of them,
+//! so nothing is copied) that the merge is about to replace or remove, so nodes, cached names and cached content stay
+//! what they are and the kernel need not be told. A node that finds something else at its place in the base follows its
+//! object into the layer.
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use rustix::fs::{Dir, FileType, OFlags};
+use rustix::fs::{Dir, OFlags};
 use rustix::io::Errno;
 
 use super::fds::Slot;
@@ -28,12 +24,10 @@ use crate::names::RelPath;
 use crate::sys::{Ident, open_beneath};
 
 impl Overlay {
-    /// Puts a preserved layer, by its directory, right above the base. Until [`preserved`](Self::preserved) is called
-    /// objects may still be moving into it.
+    /// Puts a preserved layer, by its directory, right above the base.
     pub fn preserve(&self, dir: &OwnedFd) -> Result<()> {
         let layer = Arc::new(preserved::open(dir)?);
         let _names = self.names.write();
-        self.merging.fetch_add(1, Ordering::AcqRel);
         {
             let mut layers = self.layers.write();
             let base = layers.len() - 1;
@@ -42,51 +36,48 @@ impl Overlay {
         let spread = self.spread(&layer, &RelPath::root());
         if spread.is_err() {
             self.layers.write().retain(|other| other.id != layer.id);
-            self.merging.fetch_sub(1, Ordering::AcqRel);
         }
         spread
     }
 
-    /// Nothing moves into the last preserved layer any more.
-    pub fn preserved(&self) {
-        self.merging.fetch_sub(1, Ordering::AcqRel);
-    }
-
-    /// Gives the live nodes of directories their part of a new preserved layer.
+    /// Gives the live nodes their part of a new preserved layer.
     fn spread(&self, layer: &Arc<Layer>, path: &RelPath) -> Result<()> {
-        let Some(seen) = see(layer, path)? else { return Ok(()) };
-        if seen.whiteout || !seen.stat.is_dir() {
+        let Some(seen) = see(layer, path)?.filter(|seen| !seen.whiteout) else { return Ok(()) };
+        let node = if path.is_root() { self.table.get(ROOT) } else { self.table.get(seen.shown.ino) };
+        let node = node.filter(|node| node.ident == seen.shown.ident());
+        if !seen.stat.is_dir() {
+            if let Some(node) = node {
+                self.follow(&node, layer);
+            }
             return Ok(());
         }
-        let node = if path.is_root() { self.table.get(ROOT) } else { self.table.get(seen.shown.ino) };
-        if let Some(node) = node.filter(|node| node.ident == seen.shown.ident()) {
+        if let Some(node) = node {
             let part = LowerDir { layer: Arc::clone(layer), path: path.clone(), ident: seen.stat.ident() };
-            insert(&node, part);
+            insert(&node, part, seen.marks.opaque);
             self.forget_listing(&node);
         }
         let dir = open_beneath(&layer.root, path, OFlags::RDONLY | OFlags::DIRECTORY)?;
         for entry in Dir::read_from(&dir)? {
             let entry = entry?;
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
-            if name == "." || name == ".." || !matches!(entry.file_type(), FileType::Directory | FileType::Unknown) {
-                continue;
+            if name != "." && name != ".." {
+                self.spread(layer, &path.join(name))?;
             }
-            self.spread(layer, &path.join(name))?;
         }
         Ok(())
     }
 
-    /// Repeats a look while a merge is under way until two in a row agree.
-    pub(super) fn steady<T>(&self, look: impl Fn() -> Result<T>, same: impl Fn(&T, &T) -> bool) -> Result<T> {
-        let mut last = look()?;
-        while self.merging.load(Ordering::Acquire) > 0 {
-            let next = look()?;
-            if same(&last, &next) {
-                return Ok(next);
-            }
-            last = next;
+    /// A live file reads from the layer from now on, where it stands under the path that it had in the base: the base's
+    /// object may go, or may be written to where it is.
+    fn follow(&self, node: &Node, layer: &Arc<Layer>) {
+        let Ok(file) = node.file() else { return };
+        let mut state = file.state.write();
+        if let Place::Lower { layer: old, .. } = &mut state.place
+            && !old.is_preserved()
+        {
+            *old = Arc::clone(layer);
+            self.fds.remove(self.owner, node.id, Slot::Read);
         }
-        Ok(last)
     }
 
     /// Where a lower file that is no longer at its path was preserved; the node follows.
@@ -103,7 +94,7 @@ impl Overlay {
         Ok(Some(layer))
     }
 
-    /// The same for a directory that was moved aside whole.
+    /// The same for a directory that is gone from the base.
     pub(super) fn relocate_dir(&self, node: &Arc<Node>, lower: &LowerDir) -> Result<Option<LowerDir>> {
         let Some((layer, ident)) = self.preserved_at(node, &lower.path)? else { return Ok(None) };
         let moved = LowerDir { layer, path: lower.path.clone(), ident };
@@ -143,12 +134,15 @@ impl Overlay {
     }
 }
 
-/// Puts a part of a preserved layer right above the base's part of a directory.
-fn insert(node: &Node, part: LowerDir) {
+/// Puts a part of a preserved layer right above the base's part of a directory, or in its place where it is opaque.
+fn insert(node: &Node, part: LowerDir, opaque: bool) {
     let Kind::Dir(dir) = &node.kind else { return };
     let mut state = dir.state.write();
     let mut lowers = state.lowers.to_vec();
     let Some(base) = lowers.iter().position(|lower| !lower.layer.marked) else { return };
+    if opaque {
+        lowers.truncate(base);
+    }
     lowers.insert(base, part);
     state.lowers = lowers.into();
 }

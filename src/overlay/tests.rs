@@ -305,25 +305,27 @@ fn forgotten_nodes_are_gone() {
     assert_eq!(fork.overlay.getattr(one).err(), Some(Errno::STALE));
 }
 
-/// Makes a preserved layer by hand: shells for the root and `d`, whiteouts for what will be added.
-fn preserved_layer(fork: &Fork, objects: &[&str], added: &[&str]) -> OwnedFd {
+/// Makes a preserved layer by hand: shells, hard links of objects, whiteouts for what will be added.
+fn preserved_layer(fork: &Fork, shells: &[&str], objects: &[&str], added: &[&str]) -> OwnedFd {
     use crate::layer::{marks, preserved};
+    use crate::sys::At;
     let dir = fork.dir.path().join("preserved");
-    fs::create_dir_all(dir.join("tree/d")).expect("room");
-    let fd = open(&dir);
-    let stats: Vec<Stat> = ["", "d"]
-        .iter()
-        .chain(objects)
-        .map(|path| Stat::of(path_fd(&fork.base(path)).as_fd()).expect("there"))
-        .collect();
-    for (shell, stat) in ["", "d"].iter().zip(&stats) {
-        let tree = path_fd(&dir.join("tree").join(shell));
+    let tree = |path: &str| dir.join("tree").join(path);
+    let stat = |path: &&str| Stat::of(path_fd(&fork.base(path)).as_fd()).expect("there");
+    let stats: Vec<Stat> = [""].iter().chain(shells).chain(objects).map(stat).collect();
+    for (path, stat) in [""].iter().chain(shells).zip(&stats) {
+        fs::create_dir_all(tree(path)).expect("room");
+        let shell = path_fd(&tree(path));
         let origin = marks::Origin { ident: stat.ident(), dev: stat.dev, indexed: false, ctime: None };
-        marks::set_origin(crate::sys::At::object(&tree), &origin).expect("attributes");
+        marks::set_origin(At::object(&shell), &origin).expect("attributes");
+    }
+    for path in objects {
+        fs::hard_link(fork.base(path), tree(path)).expect("room");
     }
     for name in added {
-        crate::sys::At::new(&open(&dir.join("tree")), name).mknod(0o020_000, 0).expect("whiteouts");
+        At::new(&open(&tree("")), name).mknod(0o020_000, 0).expect("whiteouts");
     }
+    let fd = open(&dir);
     preserved::write_overrides(&fd, &stats).expect("room");
     fd
 }
@@ -351,25 +353,20 @@ fn a_merge_into_the_base_is_invisible() {
     };
     let before = see(&fork);
     let (f, h) = (fork.id("f"), fork.id("d/gone/h"));
-    let layer = preserved_layer(&fork, &["f", "d/gone"], &["new"]);
+    let layer = preserved_layer(&fork, &["d", "d/gone"], &["f", "d/gone/h"], &["new"]);
     fork.overlay.preserve(&layer).expect("a layer");
     assert_eq!(see(&fork), before);
-    let aside = |path: &str| fork.dir.path().join("preserved/tree").join(path);
-    fs::hard_link(fork.base("f"), aside("f")).expect("room");
     fs::write(fork.base("f.new"), "merged").expect("room");
     fs::rename(fork.base("f.new"), fork.base("f")).expect("room");
-    fs::rename(fork.base("d/gone"), aside("d/gone")).expect("room");
+    fs::remove_dir_all(fork.base("d/gone")).expect("room");
     fs::write(fork.base("new"), "new").expect("room");
     assert_eq!(see(&fork), before);
     assert_eq!((fork.bytes(f), fork.bytes(h)), (b"f".to_vec(), b"d/gone/h".to_vec()));
-    fork.overlay.preserved();
-    assert_eq!(see(&fork), before);
     fork.overlay.write(f, 0, b"F", false).expect("writable");
     assert_eq!(fork.content("f"), b"F");
     assert_eq!(fs::read(fork.base("f")).expect("there"), b"merged");
     let before = see(&fork);
     fork.restart();
     fork.overlay.preserve(&layer).expect("a layer");
-    fork.overlay.preserved();
     assert_eq!(see(&fork), before);
 }
