@@ -53,6 +53,8 @@ enum Command {
     Run(run::Run),
     /// Run a command in a fork that exists
     Exec(run::Exec),
+    /// Run a command in many forks, and compare or merge what comes of it
+    Fanout(run::Fanout),
     /// Open a shell in a fork
     Shell(run::Shell),
     /// Judge whether a path or a command line leads out of a fork
@@ -90,6 +92,7 @@ impl Command {
             Command::Log(command) => command.run(context),
             Command::Run(command) => command.run(context),
             Command::Exec(command) => command.run(context),
+            Command::Fanout(command) => command.run(context),
             Command::Shell(command) => command.run(context),
             Command::Check(command) => command.run(context),
             Command::Diff(command) => command.run(context),

@@ -10,6 +10,7 @@
 mod descriptors;
 mod environment;
 mod failure;
+mod fanout;
 mod guard;
 mod place;
 mod plan;
@@ -27,6 +28,7 @@ use crate::error::Result;
 use crate::sys::Ident;
 
 pub use environment::Environment;
+pub use fanout::fan_out;
 pub use guard::{Guard, Liveness, Place};
 pub use running::{End, Event, Handle, Outcome, Running};
 pub use scan::{Finding, How, Scan};

@@ -88,7 +88,7 @@ const DAEMON: &str = "setsid bash -c 'sleep 1000 </dev/null >/dev/null 2>&1 & ec
                       (setsid nohup sleep 1000 </dev/null >/dev/null 2>&1 &)";
 
 /// How many processes speak of a store that only this test uses.
-fn strays(site: &Site) -> usize {
+pub(super) fn strays(site: &Site) -> usize {
     let mark = format!("TREEFORK_STORE={}", site.env.store().display());
     let processes = fs::read_dir("/proc").expect("procfs").flatten();
     let sleeps = processes.filter(|entry| {

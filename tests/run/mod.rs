@@ -5,6 +5,7 @@
 
 mod ending;
 mod escapes;
+mod fanout;
 mod places;
 
 use std::ffi::OsStr;

@@ -5,6 +5,7 @@
 
 mod check;
 mod ending;
+mod fanout;
 mod options;
 mod signals;
 
@@ -21,9 +22,11 @@ use crate::api::target;
 use crate::error::{Error, Kind, Result};
 use crate::fork::{Forks, Record, Request, journal};
 use crate::run::{self, Environment, Event, Handle, Outcome};
+use crate::strategy::Way;
 
 pub(super) use check::Check;
 use ending::{Ending, Fate};
+pub(super) use fanout::Fanout;
 use options::Options;
 
 /// What exit status treefork's own failures have here, so that they are not taken for the command's.
@@ -104,8 +107,7 @@ impl Run {
         request.label = self.label.map(create::label).transpose()?;
         request.keep = self.ending.keep;
         request.strategy = self.strategy.way();
-        request.wishes.private_mount =
-            request.strategy.is_none() && job.isolation == run::Isolation::Path && only_a_namespace_can_mount();
+        request.wishes.private_mount = private_mount(request.strategy, &self.options);
         let signals = signals::Forwarding::start()?;
         let forks = Forks::open(context.store()?)?;
         let record = forks.create(&request)?;
@@ -196,6 +198,11 @@ fn in_fork(forks: &Forks, record: &Record, job: run::Job, signals: &signals::For
     let said = format!("{shown}: {}", said(&outcome));
     journal::note(&forks.store().fork(&record.id), "run", &said);
     Ok(outcome)
+}
+
+/// Whether a fork for commands with these options is to be mounted by their namespaces.
+fn private_mount(strategy: Option<Way>, options: &Options) -> bool {
+    strategy.is_none() && options.isolates() && only_a_namespace_can_mount()
 }
 
 /// Whether this user may mount FUSE in a namespace of its own only: it is not root, and fusermount3 is not installed.

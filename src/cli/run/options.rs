@@ -46,6 +46,11 @@ enum Wanted {
 }
 
 impl Options {
+    /// Whether commands get a namespace of their own.
+    pub(super) fn isolates(&self) -> bool {
+        self.isolation == Wanted::Path
+    }
+
     /// A job with these options.
     pub(super) fn job(&self, args: Vec<OsString>) -> Result<Job> {
         if self.isolation == Wanted::Cwd {

@@ -12,7 +12,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use crate::error::{Error, Result};
 use crate::run::Handle;
-use crate::sys::{Mask, catch_signals, caught};
+use crate::sys::{Caught, Mask, catch_signals, caught};
 
 const PASSED_ON: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
 
@@ -26,28 +26,33 @@ struct State {
     early: Vec<Signal>,
 }
 
+/// Calls `hear` for each signal, from a thread of its own, for the rest of this process's life.
+pub(super) fn listen(mut hear: impl FnMut(Caught) + Send + 'static) -> Result<()> {
+    let pipe = catch_signals(&PASSED_ON).map_err(|e| Error::io("cannot handle signals", e))?;
+    let pass = move || {
+        let mut byte = [0];
+        while let Ok(1) = rustix::io::retry_on_intr(|| rustix::io::read(&pipe, &mut byte)) {
+            hear(caught(byte[0]));
+        }
+    };
+    let spawned = thread::Builder::new().name("treefork-signals".into()).spawn(pass);
+    spawned.map(|_| ()).map_err(|e| Error::io("cannot start a thread", e))
+}
+
 impl Forwarding {
     /// Takes over the signals, for the rest of this process's life.
     pub(super) fn start() -> Result<Self> {
-        let cannot = |e| Error::io("cannot handle signals", e);
-        let pipe = catch_signals(&PASSED_ON).map_err(cannot)?;
         let state = Arc::new(Mutex::new(State::default()));
         let theirs = state.clone();
-        let pass = move || {
-            let mut byte = [0];
-            while let Ok(1) = rustix::io::retry_on_intr(|| rustix::io::read(&pipe, &mut byte)) {
-                let caught = caught(byte[0]);
-                let Some(signal) = Signal::from_named_raw(caught.signal) else { continue };
-                let mut state = theirs.lock();
-                match &state.command {
-                    Some(_) if caught.by_kernel => {}
-                    Some(command) => command.signal(signal),
-                    None => state.early.push(signal),
-                }
+        listen(move |caught| {
+            let Some(signal) = Signal::from_named_raw(caught.signal) else { return };
+            let mut state = theirs.lock();
+            match &state.command {
+                Some(_) if caught.by_kernel => {}
+                Some(command) => command.signal(signal),
+                None => state.early.push(signal),
             }
-        };
-        let spawned = thread::Builder::new().name("treefork-signals".into()).spawn(pass);
-        spawned.map_err(|e| Error::io("cannot start a thread", e))?;
+        })?;
         Ok(Self(state))
     }
 
