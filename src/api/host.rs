@@ -37,7 +37,7 @@ pub fn serve_in_process(store: &Path) -> Result<InProcess> {
     let root = store.root().to_path_buf();
     let thread = std::thread::spawn(move || {
         let restore = || fork::mounted(&store);
-        let options = Options { idle: None };
+        let options = Options { idle: None, started: false };
         // The other end waits below for as long as this runs.
         let ready = move || ready.send(()).unwrap_or_default();
         server::run(store.root(), Box::new(Fuse::new()), options, restore, ready)

@@ -45,7 +45,10 @@ impl Serve {
             init_logger(env_logger::Target::Stderr);
         }
         let default = self.background.then(|| server::Options::default().idle).flatten();
-        let options = server::Options { idle: self.idle.map_or(default, |idle| Some(idle).filter(|i| !i.is_zero())) };
+        let options = server::Options {
+            idle: self.idle.map_or(default, |idle| Some(idle).filter(|i| !i.is_zero())),
+            started: self.background,
+        };
         let restore = || fork::mounted(&store);
         let ready = || {
             if self.background {

@@ -10,7 +10,7 @@ use super::{Id, Record, State, find, recover, trash, users};
 use crate::durable::{FileLock, Wait};
 use crate::error::{Context, Error, Kind, Result};
 use crate::fuse;
-use crate::server::MOUNT_KIND;
+use crate::server::{Client, MOUNT_KIND};
 use crate::strategy::strategy;
 use crate::sys::mounts;
 
@@ -98,6 +98,7 @@ impl Forks {
         }
         self.gc_trash(policy, &mut decisions)?;
         self.gc_mounts(policy, &mut decisions)?;
+        decisions.extend(self.gc_socket(policy));
         Ok(decisions)
     }
 
@@ -215,6 +216,16 @@ impl Forks {
             trash::empty(self.store())?;
         }
         Ok(())
+    }
+
+    /// The socket of a server that was killed.
+    fn gc_socket(&self, policy: &Policy) -> Option<Decision> {
+        let found = Client::new(self.store().root()).remove_dead_socket(policy.dry_run);
+        match found {
+            Ok(false) => None,
+            Ok(true) => Some(Decision::other("server.sock", Fate::Deleted, "the server that it belonged to is gone")),
+            Err(e) => Some(Decision::other("server.sock", Fate::Failed, e.to_string())),
+        }
     }
 
     /// Mounts in the store that belong to no fork.

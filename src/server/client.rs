@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::protocol::{Envelope, Layer, MountInfo, MountSpec, Pong, Reply, Request, VERSION};
 use super::{start, wire};
+use crate::durable::{FileLock, Wait};
 use crate::error::{Context, Error, Kind, Result};
 
 /// How often a request is sent again when the server ends under it.
@@ -66,10 +67,16 @@ impl Client {
 
     /// Ends the mount of a fork. Nothing to do is success, also where no server runs.
     pub fn unmount(&self, id: &str) -> Result<()> {
-        match self.ask_running(&Request::Unmount { id: id.to_owned() })? {
-            Some(reply) => self.done(reply),
-            None => Ok(()),
-        }
+        let request = Request::Unmount { id: id.to_owned() };
+        let reply = match self.ask_running(&request)? {
+            Some(reply) => Some(reply),
+            None => {
+                // One that just starts may be about to mount it, from what its record said before.
+                let _none_starts = start::lock(&self.store)?;
+                self.ask_running(&request)?
+            }
+        };
+        reply.map_or(Ok(()), |reply| self.done(reply))
     }
 
     /// How many requests of each kind the kernel has sent for a fork.
@@ -116,6 +123,24 @@ impl Client {
             Some(reply) => self.done(reply).map(|()| true),
             None => Ok(false),
         }
+    }
+
+    /// Takes away the socket that a killed server left; whether there was one. With `only_look` it stays.
+    pub fn remove_dead_socket(&self, only_look: bool) -> Result<bool> {
+        let path = super::socket(&self.store);
+        if std::fs::symlink_metadata(&path).is_err() || self.ping()?.is_some() {
+            return Ok(false);
+        }
+        let _none_starts = start::lock(&self.store)?;
+        // Held by a server that is not there yet, or about to end: its socket is its own.
+        let _none_runs = match FileLock::acquire(&super::lock(&self.store), "gc", Wait::No) {
+            Err(e) if e.kind() == Kind::Locked => return Ok(false),
+            other => other?,
+        };
+        if !only_look {
+            std::fs::remove_file(&path).context("cannot remove", path)?;
+        }
+        Ok(true)
     }
 
     /// Asks, starting the server where none runs.

@@ -24,7 +24,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::protocol::{DriftedPath, Envelope, MountSpec, Pong, Reply, Request, VERSION};
 use super::table::{Backend, How, Table};
-use super::{client, wire};
+use super::{client, start, wire};
 use crate::durable::{FileLock, Wait};
 use crate::error::{Context, Error, Kind, Result};
 
@@ -42,11 +42,13 @@ const CONNECTIONS_MAX: usize = 256;
 pub struct Options {
     /// It ends after serving nothing for so long; `None`: never.
     pub idle: Option<Duration>,
+    /// A client starts it, and holds the lock for that.
+    pub started: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { idle: Some(Duration::from_secs(60)) }
+        Self { idle: Some(Duration::from_secs(60)), started: false }
     }
 }
 
@@ -65,6 +67,7 @@ pub fn run(
     ready: impl FnOnce(),
 ) -> Result<()> {
     prepare_process()?;
+    let starting = if options.started { None } else { Some(start::lock(store)?) };
     let lock = FileLock::acquire(&super::lock(store), "treefork serve", Wait::For(LOCK_PATIENCE))?;
     let server = Arc::new(Server {
         table: Table::new(backend),
@@ -76,6 +79,7 @@ pub fn run(
     server.restore(restore());
     let listener = listen(store)?;
     log::info!("serving {store:?} as process {}", std::process::id());
+    drop(starting);
     ready();
     let end = server.accept_until_end(&listener, store, options.idle);
     // Nobody finds it any more; whoever is in the queue already is cut off and asks the next server.
@@ -138,6 +142,7 @@ impl Server {
     fn restore(self: &Arc<Self>, specs: Vec<MountSpec>) {
         const THREADS: usize = 4;
         let (todo, next) = crossbeam_channel::unbounded();
+        self.table.await_all(&specs);
         specs.into_iter().for_each(|spec| todo.send(spec).expect("its receiver is right here"));
         drop(todo);
         let (done, wait) = crossbeam_channel::bounded::<()>(0);
@@ -146,7 +151,7 @@ impl Server {
             let work = move || {
                 for spec in next {
                     let id = spec.id.clone();
-                    if let Err(e) = server.table.mount(spec, How::Here) {
+                    if let Err(e) = server.table.restore(spec) {
                         log::error!("cannot mount the fork {id} again: {e}");
                     }
                 }

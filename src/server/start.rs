@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Starts the server of a store and returns when it answers. `runs` says whether one does meanwhile.
 pub(super) fn start(store: &Path, runs: impl Fn() -> Result<bool>) -> Result<()> {
-    let _starting = FileLock::acquire(&store.join("server.start"), "start of the server", Wait::For(PATIENCE))?;
+    let _starting = lock(store)?;
     if runs()? {
         return Ok(());
     }
@@ -63,6 +63,12 @@ pub(super) fn start(store: &Path, runs: impl Fn() -> Result<bool>) -> Result<()>
     let why = if why.trim().is_empty() { "it ended without a word" } else { why.trim() };
     let error = Error::new(Kind::Unavailable, "the server did not start; its log is");
     Err(error.at(store.join("server.log")).because(why.to_owned()))
+}
+
+/// Held while a server starts, from before it reads which forks it has to mount until it has mounted them: whoever holds
+/// it and finds no server knows that none is about to mount anything.
+pub(super) fn lock(store: &Path) -> Result<FileLock> {
+    FileLock::acquire(&store.join("server.start"), "start of the server", Wait::For(PATIENCE))
 }
 
 /// The `treefork` program: the one that was set, else this one, or for a host of the library `$TREEFORK_BIN`, one beside

@@ -4,7 +4,7 @@
 //! anything is mounted. A slot's lock is held while its fork is mounted or unmounted, so that two requests about one
 //! fork come one after the other and those about different forks do not wait for each other.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -56,47 +56,88 @@ struct Live {
     here: bool,
 }
 
+impl Live {
+    /// Reads through one more preserved layer; nothing to do where it does already.
+    fn preserve(&mut self, layer: Layer) -> Result<()> {
+        if !self.spec.layers.contains(&layer) {
+            self.mounted.preserve(&layer)?;
+            self.spec.layers.push(layer);
+        }
+        Ok(())
+    }
+}
+
 /// The table of mounts.
 pub(super) struct Table {
     backend: Box<dyn Backend>,
     slots: Mutex<HashMap<String, Arc<Slot>>>,
+    /// Forks that earlier servers served and this one has yet to mount. Only held to look or change, never with another.
+    awaited: Mutex<HashSet<String>>,
 }
 
 impl Table {
     pub(super) fn new(backend: Box<dyn Backend>) -> Self {
-        Self { backend, slots: Mutex::default() }
+        Self { backend, slots: Mutex::default(), awaited: Mutex::default() }
+    }
+
+    /// Announces what [`restore`](Self::restore) is going to mount.
+    pub(super) fn await_all(&self, specs: &[MountSpec]) {
+        self.awaited.lock().extend(specs.iter().map(|spec| spec.id.clone()));
+    }
+
+    /// Mounts an announced fork, unless it was unmounted since: its record may be gone by now.
+    pub(super) fn restore(&self, spec: MountSpec) -> Result<()> {
+        // The slot is there before the look, so that an unmount that comes after the look finds it, and waits.
+        let slot = self.slot(&spec.id);
+        let mut live = slot.live.lock();
+        if !self.awaited.lock().remove(&spec.id) {
+            drop(live);
+            self.drop_empty(&spec.id, &slot);
+            return Ok(());
+        }
+        let id = spec.id.clone();
+        let done = self.mount_in(&mut live, spec, How::Here);
+        drop(live);
+        self.drop_empty(&id, &slot);
+        done
     }
 
     /// Mounts a fork; nothing to do where it is mounted already.
     pub(super) fn mount(&self, spec: MountSpec, how: How) -> Result<()> {
-        let slot = Arc::clone(self.slots.lock().entry(spec.id.clone()).or_default());
+        let slot = self.slot(&spec.id);
         let mut live = slot.live.lock();
+        let id = spec.id.clone();
+        let done = self.mount_in(&mut live, spec, how);
+        drop(live);
+        self.drop_empty(&id, &slot);
+        done
+    }
+
+    fn slot(&self, id: &str) -> Arc<Slot> {
+        Arc::clone(self.slots.lock().entry(id.to_owned()).or_default())
+    }
+
+    fn mount_in(&self, live: &mut Option<Live>, spec: MountSpec, how: How) -> Result<()> {
         let here = matches!(how, How::Here);
-        match &*live {
+        match live {
             Some(old) if old.mounted.is_alive() => {
-                return if here && old.here && old.spec == spec {
-                    Ok(())
-                } else {
-                    Err(Error::new(Kind::InUse, format!("the fork {} is being served already", spec.id)))
-                };
+                // A merge may just be telling everybody of a new layer, or have taken one back that hides nothing.
+                let same = MountSpec { layers: old.spec.layers.clone(), ..spec.clone() } == old.spec;
+                if !(here && old.here && same) {
+                    return Err(Error::new(Kind::InUse, format!("the fork {} is being served already", spec.id)));
+                }
+                return spec.layers.into_iter().try_for_each(|layer| old.preserve(layer));
             }
             _ => *live = None,
         }
-        match self.backend.mount(&spec, how) {
-            Ok(mounted) => {
-                *live = Some(Live { spec, mounted: mounted.into(), here });
-                Ok(())
-            }
-            Err(e) => {
-                drop(live);
-                self.drop_empty(&spec.id, &slot);
-                Err(e)
-            }
-        }
+        let mounted = self.backend.mount(&spec, how)?.into();
+        *live = Some(Live { spec, mounted, here });
+        Ok(())
     }
 
     /// Ends the mount of a fork; nothing to do is success.
     pub(super) fn unmount(&self, id: &str) -> Result<()> {
+        self.awaited.lock().remove(id);
         let Some(slot) = self.slots.lock().get(id).map(Arc::clone) else { return Ok(()) };
         let mut live = slot.live.lock();
         if let Some(old) = &*live {
@@ -132,12 +173,7 @@ impl Table {
         let slot = self.slots.lock().get(id).map(Arc::clone);
         let mut live = slot.as_ref().map(|slot| slot.live.lock());
         let Some(live) = live.as_mut().and_then(|live| live.as_mut()) else { return Err(not_mounted(id)) };
-        if live.spec.layers.contains(&layer) {
-            return Ok(());
-        }
-        live.mounted.preserve(&layer)?;
-        live.spec.layers.push(layer);
-        Ok(())
+        live.preserve(layer)
     }
 
     /// All mounts that are alive, by id.
@@ -271,6 +307,28 @@ mod tests {
         let other = MountSpec { base: "/c".into(), ..spec("a") };
         assert_eq!(table.mount(other, How::Here).expect_err("another base").kind(), Kind::InUse);
         assert!(!table.is_idle());
+    }
+
+    #[test]
+    fn what_was_unmounted_before_its_turn_is_not_restored() {
+        let table = Table::new(Box::new(Fake::default()));
+        table.await_all(&[spec("a"), spec("b")]);
+        table.unmount("a").expect("nothing mounted");
+        table.restore(spec("a")).expect("left alone");
+        assert!(table.is_idle());
+        table.restore(spec("b")).expect("mounts");
+        assert_eq!(table.list().len(), 1);
+    }
+
+    #[test]
+    fn a_spec_with_a_new_layer_is_still_the_same_fork() {
+        let table = Table::new(Box::new(Fake::default()));
+        let layer = |n: u32| Layer { dir: format!("/b/preserved/{n}").into() };
+        table.mount(MountSpec { layers: vec![layer(1)], ..spec("a") }, How::Here).expect("mounts");
+        table.mount(MountSpec { layers: vec![layer(1), layer(2)], ..spec("a") }, How::Here).expect("the same");
+        table.preserve("a", layer(2)).expect("known already");
+        table.mount(spec("a"), How::Here).expect("a layer that was taken back");
+        assert_eq!(table.preserve("b", layer(1)).expect_err("not mounted").kind(), Kind::Vanished);
     }
 
     #[test]
