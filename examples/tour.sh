@@ -55,8 +55,8 @@ treefork list
 treefork diff idea-a
 
 if [ $# -gt 0 ]; then
-    show git status --short
-    git status --short
+    show "git status --short    # of the checkout, where nothing has changed"
+    git --no-optional-locks status --short
 else
     treefork exec idea-a -- git commit -q -m 'Take the tour'
     treefork merge idea-a

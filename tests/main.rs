@@ -5,6 +5,7 @@
 
 mod api;
 mod common;
+mod docs;
 mod git;
 mod harness;
 mod life;

@@ -1,11 +1,13 @@
 //! A fork behaves as a plain directory does.
 //!
 //! [`ops`] are file operations as values, [`random`] makes sequences of them, [`engine`] carries them out on a
-//! directory (plain or a mount), and [`differential`] runs them on a fork and on a plain copy of its base.
+//! directory (plain or a mount), and [`differential`] runs them on a fork and on a plain copy of its base. Where a fork is
+//! meant to differ is in [`exceptions`].
 
 mod core;
 mod differential;
 mod engine;
+mod exceptions;
 mod mounted;
 mod ops;
 mod random;
