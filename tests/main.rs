@@ -4,6 +4,7 @@
 //! other things it fails when a file below `tests/` is reachable by no `mod` line.
 
 mod api;
+mod cases;
 mod common;
 mod docs;
 mod git;

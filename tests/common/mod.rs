@@ -5,6 +5,7 @@
 
 pub(crate) mod cli;
 pub(crate) mod env;
+pub(crate) mod fork;
 pub(crate) mod image;
 pub(crate) mod mounts;
 pub(crate) mod raw;
@@ -15,6 +16,7 @@ pub(crate) mod tree;
 
 pub(crate) use cli::Treefork;
 pub(crate) use env::Env;
+pub(crate) use fork::{Fork, eventually, same_as_plain};
 pub(crate) use image::{Fs, Image};
 pub(crate) use raw::RawMount;
 pub(crate) use repo::{Repo, Shape};

@@ -9,10 +9,11 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::{File, Metadata};
 use std::hash::{DefaultHasher, Hasher};
-use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
 
 /// What goes into a listing.
 #[derive(Clone, Debug)]
@@ -230,15 +231,30 @@ fn kind(meta: &Metadata) -> &'static str {
 fn content(path: &Path) -> String {
     let quiet = i32::try_from(rustix::fs::OFlags::NOATIME.bits()).expect("a flag fits");
     let open = |flags| File::options().read(true).custom_flags(flags).open(path);
-    let mut file = open(quiet).or_else(|_| open(0)).unwrap_or_else(|e| panic!("open {}: {e}", path.display()));
+    let file = open(quiet).or_else(|_| open(0)).unwrap_or_else(|e| panic!("open {}: {e}", path.display()));
+    // Zeros are left out, in holes or not: they are told by the offsets of the rest and the size.
     let mut hasher = DefaultHasher::new();
     let mut buffer = [0; 65_536];
+    let mut at = 0;
     loop {
-        match file.read(&mut buffer) {
+        at = match rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at)) {
+            Ok(data) => data / buffer.len() as u64 * buffer.len() as u64,
+            Err(Errno::NXIO) => return format!("{:016x}", hasher.finish()),
+            Err(Errno::INVAL) => at,
+            Err(e) => panic!("lseek {}: {e}", path.display()),
+        };
+        let n = match file.read_at(&mut buffer, at) {
             Ok(0) => return format!("{:016x}", hasher.finish()),
-            Ok(n) => hasher.write(&buffer[..n]),
+            Ok(n) => n,
             Err(e) => panic!("read {}: {e}", path.display()),
+        };
+        for (block, bytes) in (at / 4096..).zip(buffer[..n].chunks(4096)) {
+            if bytes.iter().any(|&byte| byte != 0) {
+                hasher.write_u64(block);
+                hasher.write(bytes);
+            }
         }
+        at += n as u64;
     }
 }
 
@@ -247,7 +263,7 @@ pub(crate) fn xattrs(path: &Path) -> BTreeMap<OsString, String> {
     let mut list = vec![0_u8; 65_536];
     let n = match rustix::fs::llistxattr(path, list.as_mut_slice()) {
         Ok(n) => n,
-        Err(rustix::io::Errno::NOTSUP) => 0,
+        Err(Errno::NOTSUP) => 0,
         Err(e) => panic!("listxattr {}: {e}", path.display()),
     };
     let names = list[..n].split(|&b| b == 0).filter(|name| !name.is_empty());

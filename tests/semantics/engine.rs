@@ -202,7 +202,19 @@ impl<'a> Dir<'a> {
                 let stat = self.stat(path, true)?;
                 match stat.file_type() {
                     FileType::Directory => Err(Errno::ISDIR),
-                    FileType::RegularFile => truncate(&at(path), len).map(done),
+                    FileType::RegularFile => {
+                        truncate(&at(path), len)?;
+                        if stat.size == len {
+                            // Whether that counts as a change is up to the file system (not on btrfs and XFS).
+                            rustix::fs::utimensat(
+                                rustix::fs::CWD,
+                                at(path),
+                                &timestamps(When::Omit, When::Now),
+                                AtFlags::empty(),
+                            )?;
+                        }
+                        Ok(Value::Done)
+                    }
                     _ => Err(Errno::INVAL),
                 }
             }
@@ -282,11 +294,14 @@ impl<'a> Dir<'a> {
             Err(Errno::EXIST) if how == Move::Plain => Err(Errno::NOTEMPTY),
             Ok(()) if how == Move::Exchange => {
                 // Whether the change times of the two change is up to the file system (those of files on XFS do not).
-                for path in [from, to] {
+                let stats = [At::new(&rustix::fs::CWD, &from).stat()?, At::new(&rustix::fs::CWD, &to).stat()?];
+                if stats[0].ino == stats[1].ino {
+                    return Ok(Value::Done);
+                }
+                for (path, stat) in [from, to].iter().zip(stats) {
                     let omit = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
-                    let mtime = At::new(&rustix::fs::CWD, &path).stat()?.mtime;
-                    let times = Timestamps { last_access: omit, last_modification: mtime.into() };
-                    rustix::fs::utimensat(rustix::fs::CWD, &path, &times, AtFlags::SYMLINK_NOFOLLOW)?;
+                    let times = Timestamps { last_access: omit, last_modification: stat.mtime.into() };
+                    rustix::fs::utimensat(rustix::fs::CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?;
                 }
                 Ok(Value::Done)
             }
