@@ -51,15 +51,21 @@ pub fn file_data_watched(
 ) -> Result<Method, Errno> {
     let mut copier = Copier { from, to, method: Method::CopyRange, buffer: Vec::new(), progress };
     let mut at = 0;
+    let mut hole_at_end = size == 0;
     while at < size {
-        let Some((start, end)) = next_data(from, at, size)? else { break };
-        copier.range(start, end)?;
+        let Some((start, end)) = next_data(from, at, size)? else {
+            hole_at_end = true;
+            break;
+        };
+        let copied = copier.range(start, end)?;
+        hole_at_end = copied < end;
         at = end;
     }
-    let method = copier.method;
-    // A hole at the end leaves no other trace than the size.
-    rustix::fs::ftruncate(to, size)?;
-    Ok(method)
+    // A hole at the end, or an end that is not there any more, leaves no other trace than the size.
+    if hole_at_end && size > 0 {
+        rustix::fs::ftruncate(to, size)?;
+    }
+    Ok(copier.method)
 }
 
 /// Makes `to` share the blocks of `from`; false where these file systems or files cannot.
@@ -83,24 +89,30 @@ pub fn reflink(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<bool, Errno> 
 }
 
 /// The next range of data at or after `at`, cut at `size`; `None` where only a hole follows.
+///
+/// Asked first where the next hole is: for a file without holes that is all there is to ask.
 fn next_data(from: BorrowedFd<'_>, at: u64, size: u64) -> Result<Option<(u64, u64)>, Errno> {
+    let hole = |at| match rustix::fs::seek(from, SeekFrom::Hole(at)) {
+        Ok(hole) => Ok(hole.min(size)),
+        // A file system that knows no holes, or a file that was truncated since: reading finds out what there is.
+        Err(Errno::NXIO | Errno::INVAL | Errno::OPNOTSUPP) => Ok(size),
+        Err(e) => Err(e),
+    };
+    let end = hole(at)?;
+    if end > at {
+        return Ok(Some((at, end)));
+    }
     let start = match rustix::fs::seek(from, SeekFrom::Data(at)) {
         Ok(start) => start,
         Err(Errno::NXIO) => return Ok(None),
-        // A file system that knows no holes.
         Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((at, size))),
         Err(e) => return Err(e),
     };
     if start >= size {
         return Ok(None);
     }
-    let end = match rustix::fs::seek(from, SeekFrom::Hole(start)) {
-        Ok(end) => end.min(size),
-        // Truncated since: what there is of it is found out by reading.
-        Err(Errno::NXIO | Errno::INVAL | Errno::OPNOTSUPP) => size,
-        Err(e) => return Err(e),
-    };
     // A file that shrinks and grows under us must not hold us here for ever.
+    let end = hole(start)?;
     Ok(Some((start, if end > start { end } else { size })))
 }
 
@@ -115,20 +127,20 @@ struct Copier<'a> {
 }
 
 impl Copier<'_> {
-    /// Copies `start..end`, or up to the end of the source if that comes first.
-    fn range(&mut self, start: u64, end: u64) -> Result<(), Errno> {
+    /// Copies `start..end`, or up to the end of the source if that comes first; where it stopped.
+    fn range(&mut self, start: u64, end: u64) -> Result<u64, Errno> {
         let mut at = start;
         while at < end {
             let n = self.step(at, (end - at).min(STEP))?;
             if n == 0 {
-                return Ok(());
+                break;
             }
             at += n;
             if (self.progress)(n).is_break() {
                 return Err(Errno::CANCELED);
             }
         }
-        Ok(())
+        Ok(at)
     }
 
     /// Copies up to `len` bytes at `at`; 0 at the end of the source.

@@ -22,23 +22,34 @@ const INHERITED: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_defau
 /// Attributes for which `skip` says so are neither set nor removed. `to` must be of the same type; a symbolic link has
 /// no permissions to set. Fails with `EPERM` where the owner differs and this process may not change it.
 pub fn metadata(from: At<'_>, to: At<'_>, stat: &Stat, skip: impl Fn(&OsStr) -> bool) -> Result<(), Errno> {
-    owner(to, stat)?;
-    xattrs(from, to, skip)?;
-    permissions(to, stat)?;
+    let now = to.stat()?;
+    let owned = set_owner(to, &now, stat)?;
+    let marked = match_xattrs(from, to, skip)?;
+    if owned || marked || now.mode != stat.mode {
+        permissions(to, stat)?;
+    }
     times(to, stat)
 }
 
 /// Gives `to` owner and group of `stat`, where they differ.
 pub fn owner(to: At<'_>, stat: &Stat) -> Result<(), Errno> {
-    let now = to.stat()?;
+    set_owner(to, &to.stat()?, stat).map(drop)
+}
+
+/// Gives `to`, which is like `now`, owner and group of `stat`; whether it had others.
+pub(super) fn set_owner(to: At<'_>, now: &Stat, stat: &Stat) -> Result<bool, Errno> {
     let uid = (now.uid != stat.uid).then_some(stat.uid);
     let gid = (now.gid != stat.gid).then_some(stat.gid);
-    if uid.is_none() && gid.is_none() { Ok(()) } else { to.chown(uid, gid) }
+    let differ = uid.is_some() || gid.is_some();
+    if differ {
+        to.chown(uid, gid)?;
+    }
+    Ok(differ)
 }
 
 /// Gives `to` the permission bits of `stat`, set-id and sticky bits included. Nothing to do for a symbolic link.
 pub fn permissions(to: At<'_>, stat: &Stat) -> Result<(), Errno> {
-    if stat.is_symlink() || to.stat()?.mode == stat.mode { Ok(()) } else { to.chmod(stat.mode) }
+    if stat.is_symlink() { Ok(()) } else { to.chmod(stat.mode) }
 }
 
 /// Gives `to` access and modification time of `stat`, to the nanosecond.
@@ -52,14 +63,30 @@ pub fn times(to: At<'_>, stat: &Stat) -> Result<(), Errno> {
 /// one exception: attributes outside `user.*` and the ACLs (`security.*`, `trusted.*`, those of one file system) are
 /// left out where this process may not set them (`EPERM`) or the other file system does not know them (`EOPNOTSUPP`).
 pub fn xattrs(from: At<'_>, to: At<'_>, skip: impl Fn(&OsStr) -> bool) -> Result<(), Errno> {
+    match_xattrs(from, to, skip).map(drop)
+}
+
+/// The same; whether anything had to be done.
+fn match_xattrs(from: At<'_>, to: At<'_>, skip: impl Fn(&OsStr) -> bool) -> Result<bool, Errno> {
     let names: Vec<OsString> = from.xattrs()?.into_iter().filter(|name| !skip(name)).collect();
     let present: HashSet<OsString> = to.xattrs()?.into_iter().collect();
+    let mut done = set_xattrs(from, to, &names)?;
     for name in INHERITED.map(OsStr::new) {
         if present.contains(name) && !names.iter().any(|n| n == name) && !skip(name) {
             to.remove_xattr(name)?;
+            done = true;
         }
     }
-    for name in &names {
+    Ok(done)
+}
+
+/// The same for a `to` that cannot have inherited anything.
+pub(super) fn xattrs_of_new(from: At<'_>, to: At<'_>) -> Result<bool, Errno> {
+    set_xattrs(from, to, &from.xattrs()?)
+}
+
+fn set_xattrs(from: At<'_>, to: At<'_>, names: &[OsString]) -> Result<bool, Errno> {
+    for name in names {
         // None: removed since it was listed.
         let Some(value) = from.xattr(name)? else { continue };
         match to.set_xattr(name, &value, XattrFlags::empty()) {
@@ -67,7 +94,15 @@ pub fn xattrs(from: At<'_>, to: At<'_>, skip: impl Fn(&OsStr) -> bool) -> Result
             other => other?,
         }
     }
-    Ok(())
+    Ok(!names.is_empty())
+}
+
+/// Takes the ACL away that whatever is made in this directory would inherit.
+pub(super) fn bequeath_nothing(dir: At<'_>) -> Result<(), Errno> {
+    match dir.remove_xattr(OsStr::new(INHERITED[1])) {
+        Err(Errno::NODATA | Errno::NOTSUP) => Ok(()),
+        other => other,
+    }
 }
 
 fn may_be_left_out(name: &OsStr) -> bool {

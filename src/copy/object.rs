@@ -90,7 +90,7 @@ impl<'a> Objects<'a> {
     /// Copies an object that is no directory, attributes included.
     pub(super) fn copy(&self, dir: &Dir, name: &OsStr, path: &RelPath, stat: &Stat) -> error::Result<()> {
         let result =
-            if stat.nlink > 1 { self.copy_linked(dir, name, path, stat) } else { self.copy_one(dir, name, path) };
+            if stat.nlink > 1 { self.copy_linked(dir, name, path, stat) } else { self.copy_one(dir, name, path, stat) };
         result.map_err(|e| self.error("cannot copy", e, path))
     }
 
@@ -102,8 +102,8 @@ impl<'a> Objects<'a> {
         note(&mut self.shared.report.lock());
     }
 
-    fn copy_one(&self, dir: &Dir, name: &OsStr, path: &RelPath) -> Result<(), Errno> {
-        if let Some((stat, copy)) = self.attempt_all(dir, name, path)? {
+    fn copy_one(&self, dir: &Dir, name: &OsStr, path: &RelPath, stat: &Stat) -> Result<(), Errno> {
+        if let Some((stat, copy)) = self.attempt_all(dir, name, path, stat)? {
             (self.options.observe)(path, &stat, &copy);
         }
         Ok(())
@@ -128,7 +128,7 @@ impl<'a> Objects<'a> {
         }
         linked.insert(key, Linked::Copying);
         drop(linked);
-        let result = self.attempt_all(dir, name, path);
+        let result = self.attempt_all(dir, name, path, stat);
         let mut linked = self.linked.lock();
         match &result {
             Ok(Some((stat, _))) => linked.insert(key, Linked::Done(Box::new(*stat), vec![path.clone()])),
@@ -161,11 +161,12 @@ impl<'a> Objects<'a> {
         Ok(())
     }
 
-    /// Copies until the original stands still. The attributes of the original and of the copy.
-    fn attempt_all(&self, dir: &Dir, name: &OsStr, path: &RelPath) -> Result<Option<(Stat, Stat)>, Errno> {
+    /// Copies until the original, which was last seen as `stat`, stands still. The attributes of it and of the copy.
+    fn attempt_all(&self, dir: &Dir, name: &OsStr, path: &RelPath, stat: &Stat) -> Result<Option<(Stat, Stat)>, Errno> {
         let (from, to) = dir.entry(name);
+        let mut seen = Some(*stat);
         for attempt in 1.. {
-            let Some(stat) = from.try_stat()? else { return Ok(None) };
+            let Some(stat) = seen else { return Ok(None) };
             if stat.mount_root && attempt == 1 {
                 self.note(|report| report.mounts_entered.push(path.clone()));
             }
@@ -187,6 +188,7 @@ impl<'a> Objects<'a> {
                     if to.try_stat()?.is_some() {
                         to.unlink()?;
                     }
+                    seen = from.try_stat()?;
                 }
                 Ok(Outcome::Changed) => return Err(Errno::STALE),
                 Err(e) => return Err(e),
@@ -204,7 +206,7 @@ impl<'a> Objects<'a> {
         }
         let target = to.create(OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, 0o600)?;
         let method = self.data(source.as_fd(), target.as_fd(), stat.size)?;
-        let copy = self.attributes(from, to, stat)?;
+        let copy = self.attributes(At::object(&source), At::object(&target), stat)?;
         let still = from.try_stat()?.is_some_and(|after| same(stat, &after));
         if !still && !last {
             return Ok(Outcome::Changed);
@@ -282,15 +284,18 @@ impl<'a> Objects<'a> {
     /// bits go: they would lend somebody else's rights.
     fn attributes(&self, from: At<'_>, to: At<'_>, stat: &Stat) -> Result<Stat, Errno> {
         let mut stat = *stat;
-        match meta::owner(to, &stat) {
-            Err(Errno::PERM | Errno::INVAL) => {
-                self.note(|report| report.owners_lost += 1);
-                stat.mode &= !0o6000;
-            }
-            other => other?,
+        let now = to.stat()?;
+        let owned = meta::set_owner(to, &now, &stat);
+        if matches!(owned, Err(Errno::PERM | Errno::INVAL)) {
+            self.note(|report| report.owners_lost += 1);
+            stat.mode &= !0o6000;
+        } else {
+            owned?;
         }
-        meta::xattrs(from, to, |_| false)?;
-        meta::permissions(to, &stat)?;
+        let marked = meta::xattrs_of_new(from, to)?;
+        if owned == Ok(true) || marked || now.mode != stat.mode {
+            meta::permissions(to, &stat)?;
+        }
         meta::times(to, &stat)?;
         to.stat()
     }

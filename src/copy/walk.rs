@@ -14,6 +14,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::fs::{Dir as Listing, OFlags};
 use rustix::io::Errno;
 
+use super::meta;
 use super::object::Objects;
 use super::tree::{Options, Shared, cancelled, place};
 use crate::error::{Context, Error, Result};
@@ -87,6 +88,7 @@ impl<'a> Walk<'a> {
     ) -> Result<Self> {
         let stat = Stat::of(from).context("cannot look at", options.root)?;
         let objects = Objects::new(from, to, options, shared).context("cannot look at the copy of", options.root)?;
+        meta::bequeath_nothing(At::new(&to, ".")).context("cannot change the ACL of the copy of", options.root)?;
         let fds = OnceLock::new();
         let open = |dir| At::new(&dir, ".").open(OFlags::RDONLY | OFlags::DIRECTORY);
         let pair = open(from).and_then(|from| Ok((from, open(to)?))).context("cannot open", options.root)?;

@@ -64,9 +64,9 @@ pub fn fixes<'a>(base: &Path, tree: &Path, tops: impl IntoIterator<Item = &'a Re
 }
 
 /// So many directories are listed in search of work trees that nothing at the top knows of.
-const LISTED: usize = 128;
-/// And so many of their entries are looked at.
-const LOOKED_AT: usize = 4096;
+const LISTED: usize = 16;
+/// And so many directories in them are looked into for a `.git`.
+const LOOKED_INTO: usize = 512;
 
 /// Where repositories in `base` may be that a look at the top finds: the top itself, the submodules that it lists, the
 /// linked work trees that it knows, and whatever has a `.git` file or link in the directories nearest to the top.
@@ -98,18 +98,18 @@ pub fn likely_tops(base: &Path) -> Vec<RelPath> {
 fn near_the_top(base: &Path) -> Vec<RelPath> {
     let mut found = Vec::new();
     let mut todo = VecDeque::from([RelPath::root()]);
-    let mut left = LOOKED_AT;
+    let mut left = LOOKED_INTO;
     for _ in 0..LISTED {
         let Some(dir) = todo.pop_front() else { break };
-        let Ok(entries) = fs::read_dir(base.join(&dir)) else { continue };
-        for entry in entries.flatten().take(left) {
+        let entries = fs::read_dir(base.join(&dir)).into_iter().flatten().flatten();
+        let dirs = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        for entry in dirs.filter(|dir| dir.file_name() != ".git").take(left) {
             left -= 1;
-            let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            match entry.file_name() {
-                name if name == ".git" && !is_dir => found.push(dir.clone()),
-                name if is_dir && name != ".git" => todo.push_back(dir.join(&name)),
-                _ => {}
+            let below = dir.join(&entry.file_name());
+            if fs::symlink_metadata(entry.path().join(".git")).is_ok_and(|stat| !stat.is_dir()) {
+                found.push(below.clone());
             }
+            todo.push_back(below);
         }
     }
     found
