@@ -32,6 +32,9 @@ use options::Words;
 /// The name under which `mount(8)` calls us for `-t fuse.treefork`.
 const HELPER_NAME: &str = "mount.fuse.treefork";
 
+/// Descriptors kept for written files: well below the limit.
+const FDS: usize = 4096;
+
 /// What the background process says to the one that waits for it.
 const MOUNTED: u8 = b'.';
 
@@ -103,11 +106,11 @@ impl Mount {
         if !self.foreground && !self.background {
             return self.start_in_background();
         }
-        let limit = fuse::prepare_process();
+        prepare_process()?;
         let source = (self.places.len() > 1).then(|| self.places[0].clone().into_os_string());
         let signals = Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR1]);
         let signals = signals.map_err(|e| Error::io("cannot listen for signals", e))?;
-        let (session, _watch) = mount(point, words, source, limit)?;
+        let (session, _watch) = mount(point, words, source)?;
         if self.background {
             let_go()?;
         }
@@ -139,8 +142,16 @@ impl Mount {
     }
 }
 
+/// Before there are other threads: a umask that takes nothing away, and room for descriptors.
+fn prepare_process() -> Result<()> {
+    rustix::process::umask(Mode::empty());
+    crate::sys::map_large_blocks();
+    crate::sys::raise_descriptor_limit().map_err(|e| Error::io("cannot raise the limit of open descriptors", e))?;
+    Ok(())
+}
+
 /// Mounts what the words ask for.
-fn mount(point: &Path, words: Words, source: Option<OsString>, limit: usize) -> Result<(Session, Option<Arc<Watch>>)> {
+fn mount(point: &Path, words: Words, source: Option<OsString>) -> Result<(Session, Option<Arc<Watch>>)> {
     let Words { lower, upper, work, set, clear, allow_other, source: fsname, threads, .. } = words;
     if lower.is_empty() {
         return Err(Error::new(Kind::Usage, "no lowerdir=").remedy("name at least one directory to mount"));
@@ -170,7 +181,7 @@ fn mount(point: &Path, words: Words, source: Option<OsString>, limit: usize) -> 
         upper,
         work,
         watch: watch.clone(),
-        fds: FdCache::new(limit / 2),
+        fds: FdCache::new(FDS),
         created: None,
     };
     let overlay = Overlay::new(config).context("cannot put the layers together for", point)?;

@@ -4,7 +4,8 @@
 //! the overlay and replies; [`Stats`] counts what was asked. What takes long (copying up a large file, `fsync`) runs on
 //! a pool of threads that all sessions share, so that a session's own threads are free for the next request.
 //!
-//! A process that serves sessions calls [`prepare_process`] first, and must not touch its own mounts.
+//! A process that serves sessions calls [`crate::sys::map_large_blocks`] first, has a umask of 0 (what the caller's takes
+//! away the kernel tells us), and must not touch its own mounts.
 
 mod adapter;
 mod buffers;
@@ -19,9 +20,7 @@ mod stats;
 
 use std::ffi::OsString;
 
-use rustix::fs::Mode;
 use rustix::mount::MountFlags;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 pub use connection::abort;
 pub use device::{FS_TYPE, detach};
@@ -52,18 +51,4 @@ impl Default for Options {
             threads: 2,
         }
     }
-}
-
-/// Makes the process fit to serve: large buffers are given back, modes are taken as they are asked for, and as many
-/// descriptors may be open as the system allows. Returns how many that is.
-///
-/// Changes the umask of the whole process, so call it before there are other threads.
-pub fn prepare_process() -> usize {
-    crate::sys::map_large_blocks();
-    // What a caller's umask takes away the kernel told us; ours must not take away more.
-    rustix::process::umask(Mode::empty());
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
-    let limit = if raised.is_ok() { maximum } else { current };
-    limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
 }
