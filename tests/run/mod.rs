@@ -7,6 +7,7 @@ mod ending;
 mod escapes;
 mod fanout;
 mod places;
+mod tools;
 
 use std::ffi::OsStr;
 use std::os::unix::fs::symlink;
