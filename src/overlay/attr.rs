@@ -3,7 +3,6 @@
 //! What a node shows is what the file system says of the object behind it, with the node's own number, the fork's count
 //! of names, and for a directory that is in the upper only as a way to something else the change time of the lower.
 
-use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -48,6 +47,11 @@ impl Overlay {
                 Ok((self.attr(&node)?, self.attr_ttl(&node)))
             }
             Kind::File(file) => {
+                if change.is_empty() {
+                    self.drop_set_id(&node)?;
+                    let _names = self.names.read();
+                    return Ok((self.attr(&node)?, self.attr_ttl(&node)));
+                }
                 self.copy_up(&node, change.size.unwrap_or(u64::MAX))?;
                 if let Some(size) = change.size {
                     self.truncate(&node, size, caller.uid != 0)?;
@@ -61,16 +65,6 @@ impl Overlay {
                 self.fds.remove(self.owner, node.id, Slot::Write);
                 Ok((self.attr(&node)?, self.attr_ttl(&node)))
             }
-        }
-    }
-
-    /// The target of a symbolic link, as bytes.
-    pub fn readlink(&self, node: u64) -> Result<OsString> {
-        let node = self.node(node)?;
-        let _names = self.names.read();
-        match node.file_type() {
-            FileType::Symlink => self.on_object(&node, |at| at.readlink()),
-            _ => Err(Errno::INVAL),
         }
     }
 
@@ -221,6 +215,23 @@ impl Overlay {
         }
         dir.state.write().borrowed_ctime = None;
         Ok(())
+    }
+
+    /// A change of nothing is what the kernel makes of clearing set-id bits before a write (or of `chown(-1, -1)`, which
+    /// clears them as well), and it keeps the attributes that we answer.
+    fn drop_set_id(&self, node: &Arc<Node>) -> Result<()> {
+        let mode = {
+            let _names = self.names.read();
+            self.attr(node)?.mode
+        };
+        let cleared = without_set_id(mode);
+        if node.file_type() != FileType::RegularFile || cleared == mode {
+            return Ok(());
+        }
+        self.copy_up(node, u64::MAX)?;
+        let _names = self.names.read();
+        self.fds.remove(self.owner, node.id, Slot::Write);
+        self.on_object(node, |at| at.chmod(cleared))
     }
 
     /// Whether the file may have set-id bits that a write has to clear.

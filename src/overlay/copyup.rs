@@ -12,8 +12,9 @@
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use rustix::fs::{FileType, OFlags, Timestamps};
+use rustix::fs::{FileType, OFlags, Timestamps, XattrFlags};
 use rustix::io::Errno;
 
 use super::fds::{Opened, Slot};
@@ -68,8 +69,8 @@ impl Overlay {
             };
             let staged = upper.staging.name();
             match self.stage(upper, node, &lower, &staged, keep) {
-                Ok(Some(stat)) => {
-                    let placed = self.place(upper, node, &lower, &staged, &stat);
+                Ok(Some((stat, copy))) => {
+                    let placed = self.place(upper, node, &lower, &staged, &stat, copy);
                     if placed.is_err() {
                         discard(upper, &staged);
                     }
@@ -86,7 +87,8 @@ impl Overlay {
         Err(Errno::BUSY)
     }
 
-    /// Copies the lower object to the staging area; `None` where it changed meanwhile.
+    /// Copies the lower object to the staging area: its attributes, and the copy of a regular file, open; `None` where it
+    /// changed meanwhile.
     fn stage(
         &self,
         upper: &Upper,
@@ -94,48 +96,83 @@ impl Overlay {
         lower: &Lower,
         staged: &OsString,
         keep: u64,
-    ) -> Result<Option<Stat>> {
+    ) -> Result<Option<(Stat, Option<OwnedFd>)>> {
         let to = upper.staging.at(staged);
         let regular = node.file_type() == FileType::RegularFile;
         let flags = if regular { OFlags::RDONLY | OFlags::NONBLOCK } else { OFlags::PATH | OFlags::NOFOLLOW };
-        let from = self.open_lower(node, &lower.layer, &lower.path, flags)?;
-        let before = Stat::of(from.as_fd())?;
-        let shown = lower.layer.shown(At::object(&from), before)?;
+        let original = self.open_lower(node, &lower.layer, &lower.path, flags)?;
+        let (from, shown) = (&original.fd, original.shown);
         let origin = Origin { ident: node.ident, dev: shown.dev, indexed: lower.shared.is_some(), ctime: None };
-        match node.file_type() {
-            FileType::RegularFile => {
-                let copy = to.create(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, 0o600)?;
-                if keep > 0 {
-                    copy::file_data(from.as_fd(), copy.as_fd(), before.size.min(keep))?;
-                }
-                // Before the permissions: an ordinary user cannot mark a read-only file.
-                marks::set_origin(to, &origin)?;
-            }
+        let copy = match node.file_type() {
+            FileType::RegularFile => Some(self.stage_file(&original, to, &origin, keep)?),
             FileType::Symlink => {
-                let target = rustix::fs::readlinkat(&from, "", Vec::new())?;
+                let target = rustix::fs::readlinkat(from, "", Vec::new())?;
                 to.symlink(std::os::unix::ffi::OsStrExt::from_bytes(target.as_bytes()))?;
+                metadata(At::object(from), to, &shown)?;
+                None
             }
-            _ => to.mknod(before.mode, before.rdev)?,
-        }
-        metadata(At::object(&from), to, &shown)?;
-        let after = Stat::of(from.as_fd())?;
+            _ => {
+                to.mknod(shown.mode, shown.rdev)?;
+                metadata(At::object(from), to, &shown)?;
+                None
+            }
+        };
+        let (before, after) = (original.stat, Stat::of(from.as_fd())?);
         if (after.size, after.mtime, after.ctime) != (before.size, before.mtime, before.ctime) {
             return Ok(None);
         }
         if !regular {
             upper.origins.set(to.stat()?.ident(), origin)?;
         }
-        Ok(Some(shown))
+        Ok(Some((shown, copy)))
+    }
+
+    /// By descriptors all along: this is where rewriting a tree spends its time.
+    fn stage_file(&self, original: &Original, to: At<'_>, origin: &Origin, keep: u64) -> Result<OwnedFd> {
+        let (from, shown) = (&original.fd, &original.shown);
+        let copy = to.create(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, 0o600)?;
+        if keep > 0 {
+            copy::file_data(from.as_fd(), copy.as_fd(), original.stat.size.min(keep))?;
+        }
+        // Before the permissions: an ordinary user cannot mark a read-only file.
+        rustix::fs::fsetxattr(&copy, marks::ORIGIN, &origin.encode(), XattrFlags::empty())?;
+        let mut mode = shown.mode & 0o7777;
+        let ours = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        if (shown.uid, shown.gid) != ours {
+            let (uid, gid) = (rustix::fs::Uid::from_raw(shown.uid), rustix::fs::Gid::from_raw(shown.gid));
+            match rustix::fs::fchown(&copy, Some(uid), Some(gid)) {
+                Err(Errno::PERM) if ours.0 != 0 => mode &= !0o6000,
+                other => other?,
+            }
+        }
+        let mut names = [0_u8; 1024];
+        match rustix::fs::flistxattr(from, &mut names) {
+            Ok(0) | Err(Errno::NOTSUP) => {}
+            _ => copy::xattrs(At::object(from), At::object(&copy), marks::is_ours)?,
+        }
+        rustix::fs::fchmod(&copy, rustix::fs::Mode::from_raw_mode(mode))?;
+        let times = Timestamps { last_access: shown.atime.into(), last_modification: shown.mtime.into() };
+        rustix::fs::futimens(&copy, &times)?;
+        Ok(copy)
     }
 
     /// Moves a staged copy to where the node's name is, and switches the node over.
-    fn place(&self, upper: &Upper, node: &Arc<Node>, lower: &Lower, staged: &OsString, stat: &Stat) -> Result<()> {
+    fn place(
+        &self,
+        upper: &Upper,
+        node: &Arc<Node>,
+        lower: &Lower,
+        staged: &OsString,
+        stat: &Stat,
+        copy: Option<OwnedFd>,
+    ) -> Result<()> {
         let _names = self.names.read_recursive();
         let file = node.file()?;
         let link = file.state.read().links.first().cloned();
         let shared = lower.shared.filter(|&key| link.is_some() || upper.index.links(key).is_none_or(|l| l.count > 0));
         let place = match (link, shared) {
-            // Unlinked while open, and no other name is left: the copy has no name either, and its old state was noted when the name went.
+            // Unlinked while open, and no other name is left: the copy has no name either. The old state was noted when the
+            // name went.
             (None, None) => {
                 let fd = upper.staging.at(staged).open(OFlags::PATH)?;
                 upper.staging.at(staged).unlink()?;
@@ -163,6 +200,12 @@ impl Overlay {
         let mut state = file.state.write();
         state.place = place;
         self.fds.remove(self.owner, node.id, Slot::Read);
+        if let Some(copy) = copy {
+            // The write that asked for the copy comes next.
+            let opened = Opened::new(copy);
+            opened.set_id.store(stat.mode & 0o6000 != 0, Ordering::Relaxed);
+            self.fds.put(self.owner, node.id, Slot::Write, opened);
+        }
         Ok(())
     }
 
@@ -223,7 +266,13 @@ impl Overlay {
     }
 
     /// Opens a lower object, checked to be the one that the node means.
-    pub(super) fn open_lower(&self, node: &Arc<Node>, layer: &Layer, path: &RelPath, flags: OFlags) -> Result<OwnedFd> {
+    pub(super) fn open_lower(
+        &self,
+        node: &Arc<Node>,
+        layer: &Layer,
+        path: &RelPath,
+        flags: OFlags,
+    ) -> Result<Original> {
         match open_checked(node, layer, path, flags) {
             Err(Errno::STALE) => {
                 let layer = self.relocate(node, path)?.ok_or(Errno::STALE)?;
@@ -261,15 +310,25 @@ pub(super) fn root_marks(upper: &Upper) -> Result<DirMarks> {
     DirMarks::read(At::object(&*upper.root.fd))
 }
 
-fn open_checked(node: &Node, layer: &Layer, path: &RelPath, flags: OFlags) -> Result<OwnedFd> {
+/// A lower object, open.
+pub(super) struct Original {
+    pub(super) fd: OwnedFd,
+    /// Its attributes on disk.
+    stat: Stat,
+    /// What it shows.
+    shown: Stat,
+}
+
+fn open_checked(node: &Node, layer: &Layer, path: &RelPath, flags: OFlags) -> Result<Original> {
     let quiet = if flags.contains(OFlags::PATH) { flags } else { flags | OFlags::NOATIME };
     let fd = match open_beneath(&layer.root, path, quiet) {
         Err(Errno::PERM) => open_beneath(&layer.root, path, flags),
         other => other,
     };
     let fd = fd.map_err(gone)?;
-    let shown = layer.shown(At::object(&fd), Stat::of(fd.as_fd())?)?;
-    if shown.ident() == node.ident { Ok(fd) } else { Err(Errno::STALE) }
+    let stat = Stat::of(fd.as_fd())?;
+    let shown = layer.shown(At::object(&fd), stat)?;
+    if shown.ident() == node.ident { Ok(Original { fd, stat, shown }) } else { Err(Errno::STALE) }
 }
 
 /// Owner, attributes, permissions and times, without our marks.

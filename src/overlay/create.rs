@@ -60,7 +60,7 @@ impl Overlay {
         let owner = Owner { caller, set_gid: inherit.set_gid };
         let opened = match make_at(to, new, mask) {
             // A whiteout stands there: make the entry aside and rename it over.
-            Err(Errno::EXIST) => make_over(upper, &dir, to, new, mask, &owner)?,
+            Err(Errno::EXIST) if crowded => make_over(upper, &dir, to, new, mask, &owner)?,
             Ok(opened) => {
                 finish(to, new, mask, inherit.default_acl, &owner, crowded).inspect_err(|_| undo(to, new))?;
                 opened
@@ -76,6 +76,9 @@ impl Overlay {
             _ => Found::Upper { stat, origin: None },
         };
         let (node, attr) = self.enter(&parent, name.clone(), found)?;
+        if node.is_dir() {
+            self.count_subdirectory(&parent, 1);
+        }
         if let Some(fd) = opened {
             let opened = Opened::new(fd);
             opened.set_id.store(stat.mode & 0o6000 != 0, Ordering::Relaxed);
@@ -93,7 +96,7 @@ impl Overlay {
         let file = node.file().map_err(|_| Errno::PERM)?;
         self.copy_up(&node, u64::MAX)?;
         let _names = self.names.read();
-        self.must_be_free(&parent, name.as_os_str())?;
+        let crowded = self.must_be_free(&parent, name.as_os_str())?;
         let dir = self.copy_up_dir(&parent)?;
         let _change = parent.dir()?.change.lock();
         let to = At::new(&*dir.fd, &name);
@@ -102,7 +105,7 @@ impl Overlay {
             return Err(Errno::NOENT);
         }
         self.on_object(&node, |from| match from.link_to(to) {
-            Err(Errno::EXIST) => {
+            Err(Errno::EXIST) if crowded => {
                 let staged = upper.staging.name();
                 from.link_to(upper.staging.at(&staged))?;
                 upper.staging.at(&staged).rename(to)
@@ -124,10 +127,15 @@ impl Overlay {
     /// `EEXIST` where the name is taken; whether the directory has lowers, which a new directory in it has to hide (also
     /// from what somebody may put there later).
     fn must_be_free(&self, parent: &Arc<Node>, name: &OsStr) -> Result<bool> {
-        match self.find(parent, name)? {
-            Some(_) => Err(Errno::EXIST),
-            None => Ok(!parent.dir()?.state.read().lowers.is_empty()),
-        }
+        let crowded = {
+            let state = parent.dir()?.state.read();
+            if state.is_removed() {
+                return Err(Errno::NOENT);
+            }
+            !state.lowers.is_empty()
+        };
+        // Where only the upper counts, making the entry there finds out.
+        if crowded && self.find(parent, name)?.is_some() { Err(Errno::EXIST) } else { Ok(crowded) }
     }
 
     /// What new entries inherit from a directory that stands in the upper.
@@ -170,15 +178,17 @@ fn make_at(at: At<'_>, new: &New<'_>, mask: u32) -> Result<Option<OwnedFd>> {
 
 /// Owner, and what that or our own umask took away; the mark of a directory that hides lower entries.
 fn finish(at: At<'_>, new: &New<'_>, mask: u32, default_acl: bool, owner: &Owner, opaque: bool) -> Result<()> {
-    let stat = at.stat()?;
-    chown_to(at, &stat, owner)?;
+    let mut stat = at.stat()?;
+    if chown_to(at, &stat, owner)? {
+        stat = at.stat()?;
+    }
     let wanted = match *new {
         New::Node(mode, _) => mode & !mask & 0o7777,
         // A new directory keeps the set-group-id bit that it inherited.
         New::Dir(mode) => (mode & !mask & 0o7777) | (stat.mode & 0o2000),
         New::Symlink(_) => return Ok(()),
     };
-    if !default_acl && at.stat()?.mode & 0o7777 != wanted {
+    if !default_acl && stat.mode & 0o7777 != wanted {
         at.chmod(wanted)?;
     }
     if opaque && matches!(new, New::Dir(_)) {
@@ -187,16 +197,17 @@ fn finish(at: At<'_>, new: &New<'_>, mask: u32, default_acl: bool, owner: &Owner
     Ok(())
 }
 
-fn chown_to(at: At<'_>, stat: &Stat, owner: &Owner) -> Result<()> {
+/// Gives the entry its owner; whether anything had to change.
+fn chown_to(at: At<'_>, stat: &Stat, owner: &Owner) -> Result<bool> {
     let uid = (stat.uid != owner.caller.uid).then_some(owner.caller.uid);
     let gid = (!owner.set_gid && stat.gid != owner.caller.gid).then_some(owner.caller.gid);
     if uid.is_none() && gid.is_none() {
-        return Ok(());
+        return Ok(false);
     }
     match at.chown(uid, gid) {
         // An ordinary user's server serves that user alone; a group it is not in cannot be given.
-        Err(Errno::PERM) if !rustix::process::geteuid().is_root() => Ok(()),
-        other => other,
+        Err(Errno::PERM) if !rustix::process::geteuid().is_root() => Ok(false),
+        other => other.map(|()| true),
     }
 }
 

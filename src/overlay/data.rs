@@ -138,7 +138,7 @@ impl Overlay {
         let state = file.state.read();
         let fd = match &state.place {
             Place::Lower { layer, path, .. } => {
-                self.open_lower(node, layer, path, OFlags::RDONLY | OFlags::NONBLOCK)?
+                self.open_lower(node, layer, path, OFlags::RDONLY | OFlags::NONBLOCK)?.fd
             }
             _ => self.open_upper(&state, OFlags::RDONLY)?,
         };

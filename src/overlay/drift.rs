@@ -124,7 +124,7 @@ impl Drift {
         }
     }
 
-    fn sink(&self) -> Option<Arc<dyn Invalidate>> {
+    pub(super) fn sink(&self) -> Option<Arc<dyn Invalidate>> {
         self.sink.read().as_ref().and_then(Weak::upgrade)
     }
 }

@@ -155,7 +155,25 @@ impl Overlay {
 
     /// How many subdirectories a directory has.
     pub(super) fn subdirectories(&self, node: &Arc<Node>) -> Result<u32> {
-        self.with_listing(node, |listing| listing.subdirectories)
+        let dir = node.dir()?;
+        if let Some(count) = dir.state.read().subdirectories {
+            return Ok(count);
+        }
+        let epoch = dir.epoch.load(Ordering::Acquire);
+        let count = self.with_listing(node, |listing| listing.subdirectories)?;
+        let mut state = dir.state.write();
+        if dir.epoch.load(Ordering::Acquire) == epoch {
+            state.subdirectories = Some(count);
+        }
+        Ok(count)
+    }
+
+    /// A subdirectory came (1) or went (-1).
+    pub(super) fn count_subdirectory(&self, parent: &Node, change: i32) {
+        if let Ok(dir) = parent.dir() {
+            let mut state = dir.state.write();
+            state.subdirectories = state.subdirectories.and_then(|count| count.checked_add_signed(change));
+        }
     }
 
     /// An entry came or was replaced.
@@ -172,6 +190,7 @@ impl Overlay {
     pub(super) fn forget_listing(&self, node: &Node) {
         if let Ok(dir) = node.dir() {
             dir.epoch.fetch_add(1, Ordering::AcqRel);
+            dir.state.write().subdirectories = None;
         }
         self.listings.lock().remove(node.id);
     }

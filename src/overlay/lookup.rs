@@ -57,6 +57,7 @@ impl Overlay {
 
     /// Drops everything that is kept under the number of a node.
     fn let_go(&self, node: &Node) {
+        self.link_forgotten(node);
         for slot in [Slot::UpperDir, Slot::Read, Slot::Write] {
             self.fds.remove(self.owner, node.id, slot);
         }
@@ -201,6 +202,7 @@ impl Overlay {
                 attribute_whiteouts: marks.attribute_whiteouts,
                 lowers: Arc::clone(&lowers),
                 borrowed_ctime: marks.origin.and_then(|origin| origin.ctime),
+                subdirectories: None,
                 inherit: None,
                 removed: None,
                 unwatched: false,

@@ -14,6 +14,7 @@
 //! | `copyup` | bringing an object into the upper before its first change |
 //! | `data` | reading and writing content |
 //! | `create`, `remove`, `rename` | changing names |
+//! | `symlink` | reading links, and keeping them in the fork |
 //! | `listing` | merged directory listings with offsets that stay valid |
 //! | `xattr` | extended attributes |
 //! | `preserve` | staying as it was while a merge changes the base |
@@ -31,12 +32,15 @@ mod node;
 mod preserve;
 mod remove;
 mod rename;
+mod symlink;
 mod xattr;
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
@@ -123,6 +127,14 @@ pub struct SetAttr {
     pub mtime: Option<SetTime>,
 }
 
+impl SetAttr {
+    fn is_empty(&self) -> bool {
+        let Self { mode, uid, gid, size, atime, mtime } = self;
+        let owner = uid.is_none() && gid.is_none();
+        owner && mode.is_none() && size.is_none() && atime.is_none() && mtime.is_none()
+    }
+}
+
 /// One entry of a directory listing.
 #[derive(Clone, Copy, Debug)]
 pub struct DirEntry<'a> {
@@ -195,6 +207,10 @@ pub struct Overlay {
     base_dev: u64,
     listings: Mutex<listing::Listings>,
     drift: drift::Drift,
+    /// Absolute paths of the base.
+    bases: OnceLock<Vec<PathBuf>>,
+    /// Links that the kernel was told another target of than they have.
+    retargeted: Mutex<HashSet<u64>>,
 }
 
 /// The upper and everything that belongs to it.
@@ -242,6 +258,8 @@ impl Overlay {
             base_dev,
             listings: Mutex::default(),
             drift,
+            bases: OnceLock::new(),
+            retargeted: Mutex::default(),
         });
         if let Some(watch) = watch {
             let sink: Weak<Overlay> = Arc::downgrade(&overlay);
@@ -261,6 +279,12 @@ impl Overlay {
             Some(upper) => rustix::fs::fstatvfs(&upper.root.fd),
             None => rustix::fs::fstatvfs(&self.layers.read()[0].root),
         }
+    }
+
+    /// The flags of the mount that the base is on.
+    pub fn base_flags(&self) -> Result<rustix::fs::StatVfsMountFlags> {
+        let layers = self.layers.read();
+        Ok(rustix::fs::fstatvfs(&layers[layers.len() - 1].root)?.f_flag)
     }
 
     /// Makes everything written so far survive a power cut.
@@ -323,6 +347,7 @@ fn root_node(layers: &[Arc<Layer>], upper: Option<&Upper>) -> Result<Node> {
         attribute_whiteouts: marks.attribute_whiteouts,
         lowers: lowers.into(),
         borrowed_ctime: marks.origin.and_then(|origin| origin.ctime),
+        subdirectories: None,
         inherit: None,
         removed: None,
         unwatched: false,

@@ -77,6 +77,8 @@ pub(super) struct DirState {
     pub(super) lowers: Arc<[LowerDir]>,
     /// In the upper only as the way to something below it: its change time is still this.
     pub(super) borrowed_ctime: Option<Time>,
+    /// How many subdirectories it shows, of one that stands in the upper and in lowers; counted when first needed.
+    pub(super) subdirectories: Option<u32>,
     /// What new entries inherit; worked out when first needed.
     pub(super) inherit: Option<Inherit>,
     /// It was removed; these were its last attributes.

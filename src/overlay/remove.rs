@@ -101,6 +101,7 @@ impl Overlay {
             discard_dir(upper, &staged);
         }
         self.mark_removed(node, attr)?;
+        self.count_subdirectory(parent, -1);
         self.unborrow(parent)?;
         self.unlisted(parent, name);
         Ok(())

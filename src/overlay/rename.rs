@@ -67,6 +67,7 @@ impl Overlay {
         if let Some(target) = target {
             self.forget(target.node.id, 1);
         }
+        self.links_moved();
         renamed
     }
 
@@ -116,6 +117,7 @@ impl Overlay {
         moved?;
         if let Some(target) = target.filter(|target| target.node.is_dir()) {
             self.mark_removed(&target.node, target.attr)?;
+            self.count_subdirectory(&to.parent, -1);
         }
         self.unlisted(&from.parent, &from.name);
         self.moved(&source.node, from, to);
@@ -228,7 +230,11 @@ impl Overlay {
     /// Brings a node that moved up to date.
     fn moved(&self, node: &Arc<Node>, from: &End, to: &End) {
         match &node.kind {
-            Kind::Dir(dir) => dir.state.write().link = Some((Arc::clone(&to.parent), to.name.clone())),
+            Kind::Dir(dir) => {
+                dir.state.write().link = Some((Arc::clone(&to.parent), to.name.clone()));
+                self.count_subdirectory(&from.parent, -1);
+                self.count_subdirectory(&to.parent, 1);
+            }
             Kind::File(file) => {
                 let mut state = file.state.write();
                 state.links.retain(|(parent, name)| parent.id != from.parent.id || *name != from.name);

@@ -4,6 +4,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::fs::StatVfsMountFlags;
+use rustix::mount::MountFlags;
+
 use super::protocol::{Layer, MountSpec};
 use super::table::{Backend, How, Mounted};
 use crate::error::{Context, Error, Kind, Result};
@@ -13,8 +16,7 @@ use crate::names::RelPath;
 use crate::overlay::{Config, FdCache, Lower, Overlay};
 use crate::sys::{self, Stat, mounts};
 
-/// Descriptors kept for written files, for all mounts together: well below the limit, which the layers' own and those
-/// of clients have to fit in, too.
+/// Descriptors kept for files and directories, for all mounts together, at the most.
 const FDS: usize = 4096;
 
 /// Serves overlays over FUSE. One watch and one cache of descriptors for all of them.
@@ -28,7 +30,10 @@ impl Fuse {
     pub fn new() -> Self {
         let watch =
             Watch::new().inspect_err(|e| log::warn!("bases cannot be watched, caches are kept short: {e}")).ok();
-        Self { watch, fds: FdCache::new(FDS) }
+        // Half of what may be open: the layers' own, the devices and the clients have to fit in, too.
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let half = limit.map_or(FDS, |limit| usize::try_from(limit / 2).unwrap_or(FDS));
+        Self { watch, fds: FdCache::new(half.min(FDS)) }
     }
 
     fn overlay(&self, spec: &MountSpec) -> Result<Arc<Overlay>> {
@@ -45,6 +50,7 @@ impl Fuse {
             created: Some(spec.created),
         };
         let overlay = Overlay::new(config).context("cannot set up the overlay in", &spec.work)?;
+        overlay.retarget(vec![spec.base.clone()]);
         for layer in &spec.layers {
             preserve(&overlay, layer)?;
         }
@@ -63,7 +69,8 @@ impl Backend for Fuse {
         // Opened before the mount: afterwards a path might lead through it.
         let overlay = self.overlay(spec)?;
         let upper = sys::open_root(&spec.upper).context("cannot open the upper layer", &spec.upper)?;
-        let options = fuse::Options { source: format!("treefork-{}", spec.id).into(), ..fuse::Options::default() };
+        let source = format!("treefork-{}", spec.id).into();
+        let options = fuse::Options { source, flags: flags(&overlay)?, ..fuse::Options::default() };
         let session = match how {
             How::Here => {
                 clear(&spec.point)?;
@@ -107,6 +114,16 @@ impl Mounted for Served {
         let upper = sys::reopen(self.upper.as_fd(), rustix::fs::OFlags::RDONLY).map_err(cannot)?;
         rustix::fs::syncfs(upper).map_err(cannot)
     }
+}
+
+/// Devices and set-user-id programs work in a fork as they do in its base, where it is root who mounts.
+fn flags(overlay: &Overlay) -> Result<MountFlags> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(MountFlags::NODEV | MountFlags::NOSUID);
+    }
+    let base = overlay.base_flags().map_err(|e| Error::io("cannot look at the base's file system", e))?;
+    let same = [(StatVfsMountFlags::NODEV, MountFlags::NODEV), (StatVfsMountFlags::NOSUID, MountFlags::NOSUID)];
+    Ok(same.into_iter().filter(|(theirs, _)| base.contains(*theirs)).map(|(_, ours)| ours).collect())
 }
 
 fn preserve(overlay: &Overlay, layer: &Layer) -> Result<()> {
