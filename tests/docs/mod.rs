@@ -1,5 +1,6 @@
 //! The documents are true: their commands run, their links lead somewhere, their promises are tested.
 
+mod examples;
 mod links;
 mod promises;
 mod readme;
