@@ -83,6 +83,11 @@ enum Command {
 }
 
 impl Command {
+    /// Whether others start it to get their own work done. The server most of all must not start anything that needs it.
+    fn is_service(&self) -> bool {
+        matches!(self, Command::Serve(_) | Command::EmptyTrash(_) | Command::Mount(_))
+    }
+
     fn run(self, context: &Context) -> Result<u8> {
         match self {
             Command::Create(command) => command.run(context),
@@ -124,9 +129,12 @@ fn status() -> u8 {
         Err(e) => return output::refuse_arguments(&e),
     };
     let context = Context::new(cli.store, cli.json);
-    // A merge that was broken off is dealt with first, whatever comes next.
+    if !cli.command.is_service() {
+        output::show_warnings();
+    }
     let ready = match context.existing_store() {
-        Ok(Some(store)) => merge::recover(&store),
+        // A merge that was broken off is dealt with first, whatever comes next.
+        Ok(Some(store)) if !cli.command.is_service() => merge::recover(&store),
         // The command itself says what is wrong with the store, if it needs one.
         _ => Ok(()),
     };

@@ -83,6 +83,16 @@ pub(super) fn note(text: &str) {
     complain(format!("treefork: {text}\n"));
 }
 
+/// Has the warnings of the library said on standard error as well. `TREEFORK_LOG` chooses others, as `env_logger` has it.
+pub(super) fn show_warnings() {
+    let filter = std::env::var("TREEFORK_LOG").unwrap_or_else(|_| "treefork=warn".into());
+    let format = |out: &mut env_logger::fmt::Formatter, record: &log::Record<'_>| {
+        writeln!(out, "treefork: {}", one_line(&record.args().to_string()))
+    };
+    // Set already where the library's host has one of its own.
+    let _ = env_logger::Builder::new().parse_filters(&filter).format(format).try_init();
+}
+
 /// A table with these headings: plain columns, one line a row, so that it can be cut and searched.
 pub(super) fn table(headings: &[&str]) -> Table {
     let mut table = Table::new();
@@ -193,7 +203,12 @@ pub(super) fn refuse_arguments(error: &clap::Error) -> u8 {
     let tip = text.lines().find_map(|line| line.trim_start().strip_prefix("tip: "));
     let words: Vec<&str> = first.split_whitespace().collect();
     let error = Error::new(Kind::Usage, words.join(" "));
-    report(&if let Some(tip) = tip { error.remedy(tip.to_owned()) } else { error }, false)
+    report(&if let Some(tip) = tip { error.remedy(tip.to_owned()) } else { error }, asks_for_json())
+}
+
+/// Whether the arguments ask for JSON, as far as that can be said of arguments that make no sense.
+fn asks_for_json() -> bool {
+    std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json")
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::pending::Pending;
 use super::{Base, Id, Label, Owner, Record, State, Store, base, find, now, origin, preserved, trash, users};
-use crate::durable::{FileLock, Wait, fault};
+use crate::durable::{FileLock, Wait, fault, sync_dir};
 use crate::error::{Context, Error, Kind, Result};
 use crate::strategy::{self, Symlinks, Way, Wishes};
 
@@ -169,6 +169,7 @@ impl Forks {
         let dir = self.store.fork(&record.id);
         let lock = FileLock::acquire(&dir.join(super::LOCK), "create", Wait::No)?;
         record.write(&dir)?;
+        sync_dir(&self.store.forks())?;
         Ok((record, lock))
     }
 
@@ -237,9 +238,12 @@ impl Forks {
     /// As [`find`](Self::find); `NotFound` where the base is gone, `Usage` for a fork that is on its way out.
     pub fn ready(&self, name: &str) -> Result<(Record, PathBuf)> {
         let record = self.find(name)?;
-        if !matches!(record.state, State::Live | State::Merging) {
+        // One that is being merged stands still: mounted, it would not.
+        if record.state != State::Live {
             let what = format!("the fork {} is {}", record.name(), record.state.as_str());
-            return Err(Error::new(Kind::Usage, what).remedy("`treefork list` shows the forks"));
+            return Err(
+                Error::new(Kind::Locked, what).remedy("wait until that is over; `treefork list` shows the forks")
+            );
         }
         let dir = self.store.fork(&record.id);
         strategy::strategy(record.strategy).revive(&record.site(self.store.root(), &dir))?;

@@ -10,7 +10,7 @@ use super::{Id, Record, State, Store, find, pending, trash};
 use crate::durable::{FileLock, Wait};
 use crate::error::{Kind, Result};
 use crate::server::{Client, MountSpec};
-use crate::strategy::{Overlay, Way};
+use crate::strategy::{self, Overlay, Way};
 
 impl Forks {
     /// Finishes or undoes the transitions that killed commands left, and makes sure that the forks that were mounted
@@ -50,7 +50,11 @@ impl Forks {
             }
             State::Removing => return self.finish_removal(locked),
             State::Trashed => return self.finish_trashing(locked),
-            State::Restoring => locked.record.enter(State::Live, &locked.dir)?,
+            State::Restoring => {
+                locked.record.enter(State::Live, &locked.dir)?;
+                let site = locked.record.site(self.store().root(), &locked.dir);
+                strategy::strategy(locked.record.strategy).revive(&site)?;
+            }
         }
         pending::remove(self.store(), id);
         Ok(())
@@ -85,17 +89,15 @@ impl Forks {
     }
 }
 
-/// What a server of this store has to mount: the overlays of all forks that are complete.
+/// What a server of this store has to mount: the overlays of all forks that are complete. Not one that is being merged:
+/// it has to stand still, and is mounted again when that is over.
 pub fn mounted(store: &Store) -> Vec<MountSpec> {
     let forks = find::all(store).unwrap_or_else(|e| {
         log::error!("cannot list the forks: {e}");
         vec![]
     });
-    let is_mounted = |record: &Record| {
-        record.strategy == Way::Overlay
-            && !record.private_mount
-            && matches!(record.state, State::Live | State::Merging | State::Restoring)
-    };
+    let is_mounted =
+        |record: &Record| record.strategy == Way::Overlay && !record.private_mount && record.state == State::Live;
     let records = forks.into_iter().filter_map(|(_, record)| record.ok()).filter(is_mounted);
     records.map(|record| Overlay::spec(&record.site(store.root(), &store.fork(&record.id)))).collect()
 }

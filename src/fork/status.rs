@@ -21,6 +21,8 @@ pub enum Mount {
     Alive,
     /// It should be mounted, and is not, or nobody serves it. The next command that needs it mounts it again.
     Stale,
+    /// Not mounted, nor meant to be: it is being made, merged or taken away.
+    Absent,
     /// Plain files.
     Files,
     /// Mounted by whoever uses it, in a namespace of its own.
@@ -33,6 +35,7 @@ impl Mount {
         match self {
             Mount::Alive => "alive",
             Mount::Stale => "stale",
+            Mount::Absent => "absent",
             Mount::Files => "files",
             Mount::Private => "private",
         }
@@ -110,7 +113,7 @@ impl<'a> Look<'a> {
         let drift = match mount {
             Mount::Alive => self.client.drift(record.id.as_str()).unwrap_or_default(),
             Mount::Private if self.serves(&record) => self.client.drift(record.id.as_str()).unwrap_or_default(),
-            Mount::Stale | Mount::Files | Mount::Private => vec![],
+            Mount::Stale | Mount::Absent | Mount::Files | Mount::Private => vec![],
         };
         let (upper_bytes, changes) = match record.strategy {
             Way::Overlay => {
@@ -146,9 +149,11 @@ impl<'a> Look<'a> {
         }
         let mounted = self.mounted.get(&dir.join("mnt")).is_some_and(|kind| kind == MOUNT_KIND);
         let served = self.serves(record);
-        // One that is being made or taken away is not expected to be mounted.
-        let expected = matches!(record.state, State::Live | State::Merging);
-        if (mounted && served) || !expected { Mount::Alive } else { Mount::Stale }
+        match (mounted && served, record.state) {
+            (true, _) => Mount::Alive,
+            (false, State::Live) => Mount::Stale,
+            (false, _) => Mount::Absent,
+        }
     }
 }
 

@@ -162,12 +162,16 @@ impl Client {
     /// One try; `None` where no server answered.
     fn attempt(&self, request: &Request, fd: Option<BorrowedFd<'_>>) -> Result<Option<Reply>> {
         let Some(stream) = connect(&self.store)? else { return Ok(None) };
+        let patience = Some(request.patience());
+        let limited = stream.set_read_timeout(patience).and_then(|()| stream.set_write_timeout(patience));
+        limited.context("cannot talk to the server at", super::socket(&self.store))?;
         let answer = wire::send(&stream, &Envelope { version: VERSION, message: request }, fd)
             .and_then(|()| wire::receive::<Envelope<serde_json::Value>>(&stream));
         let envelope = match answer {
             Ok(Some((envelope, _))) => envelope,
             Ok(None) => return Ok(None),
             Err(e) if is_gone(&e) => return Ok(None),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Err(self.silent()),
             Err(e) => return Err(e).context("cannot talk to the server at", super::socket(&self.store)),
         };
         if envelope.version != VERSION {
@@ -189,6 +193,14 @@ impl Client {
 
     fn unexpected(&self, reply: &Reply) -> Error {
         Error::new(Kind::Corrupt, format!("an unexpected answer of the server: {reply:?}"))
+    }
+
+    fn silent(&self) -> Error {
+        let holder = FileLock::holder(&super::lock(&self.store));
+        let who =
+            holder.map_or_else(|| "the server".to_owned(), |holder| format!("the server, process {},", holder.pid));
+        let error = Error::new(Kind::Unavailable, format!("{who} does not answer; its log is")).at(self.log());
+        error.remedy("end that process: the next command starts another, which mounts all forks again")
     }
 
     fn gone(&self) -> Error {

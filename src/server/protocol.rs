@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -85,6 +86,23 @@ pub(super) enum Request {
     },
     /// End all mounts and the server.
     Shutdown,
+}
+
+impl Request {
+    /// How long an answer may take. Questions are answered from memory; mounting and unmounting may have to wait for the
+    /// last requests of a mount, and for a disk that is busy.
+    pub(super) fn patience(&self) -> Duration {
+        let seconds = match self {
+            Request::Ping | Request::List | Request::Stats { .. } | Request::Drift { .. } => 15,
+            Request::Mount(_)
+            | Request::Attach(_)
+            | Request::Unmount { .. }
+            | Request::Preserve { .. }
+            | Request::Sync { .. }
+            | Request::Shutdown => 120,
+        };
+        Duration::from_secs(seconds)
+    }
 }
 
 /// What the server answers.

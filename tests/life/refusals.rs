@@ -177,3 +177,26 @@ fn fill(dir: &Path) {
         }
     }
 }
+
+/// With `--json` an error is an object on standard output as well, whatever went wrong.
+#[test]
+fn errors_as_json() {
+    let treefork = Treefork::new();
+    let base = small_base(&treefork, "base");
+    treefork.create(&base, "a");
+    for (args, kind) in [
+        (&["show", "nope", "--json"][..], "not-found"),
+        (&["create", "missing", "--json"], "not-found"),
+        (&["create", "--json", "--label", "a/b"], "usage"),
+        (&["create", base.to_str().expect("UTF-8"), "--json", "--label", "a"], "exists"),
+        (&["--json", "frobnicate"], "usage"),
+    ] {
+        let done = treefork.command(args).done();
+        assert!(!done.status.success());
+        let error: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
+        assert_eq!(error["error"]["kind"], kind, "{args:?}");
+        let message = error["error"]["message"].as_str().expect("a message");
+        assert!(done.complaint().contains(message), "both say the same");
+    }
+    treefork.ok(["remove", "a"]);
+}

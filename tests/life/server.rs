@@ -208,6 +208,26 @@ fn nonsense_on_the_socket() {
     assert_nothing_left(&treefork);
 }
 
+/// A server that hangs is named, and nobody waits for it for ever.
+#[test]
+fn one_that_does_not_answer_is_named() {
+    let treefork = Treefork::new();
+    let base = small_base(&treefork, "base");
+    let fork = treefork.create(&base, "a");
+    let pid = server_pid(&treefork);
+    rustix::process::kill_process(pid, Signal::STOP).expect("signalled");
+    let number = pid.as_raw_nonzero().to_string();
+    let listed = treefork.ok(["list"]);
+    assert!(listed.text().contains("stale") && listed.complaint().contains(&number), "{}", listed.complaint());
+    let done = treefork.fails(1, ["doctor"]);
+    assert!(done.text().contains(&number), "{}", done.text());
+    kill_server(&treefork);
+    assert_eq!(treefork.ok(["path", "a"]).text(), fork.to_str().expect("UTF-8"));
+    assert_eq!(treefork.env().sh(&fork, "cat file"), "one");
+    treefork.ok(["remove", "a"]);
+    assert_nothing_left(&treefork);
+}
+
 /// A child with a conversation; killed when dropped.
 struct Sitter {
     child: std::process::Child,
