@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 use crate::error::{Error, Result};
@@ -38,13 +38,24 @@ impl Root {
     }
 }
 
+/// How long the end of a watch waits for its thread: a server that is stopped may leave the last question unanswered.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+struct State {
+    /// Nobody wants to know any more.
+    over: bool,
+    /// The thread is gone, and has let go of the root.
+    left: bool,
+}
+
 #[derive(Default)]
 struct Shared {
-    over: Mutex<bool>,
+    state: Mutex<State>,
     changed: Condvar,
 }
 
-/// A running watch; dropping it ends it without waiting for a question that a stopped server leaves unanswered.
+/// A running watch. Once it is dropped nothing of it holds the root open, so that a mount that nobody else uses ends.
 pub(super) struct Watchdog {
     shared: Arc<Shared>,
     root: Arc<Root>,
@@ -56,23 +67,18 @@ impl Watchdog {
         let shared = Arc::new(Shared::default());
         let root = Arc::new(root);
         let (theirs, watched) = (shared.clone(), root.clone());
-        let watch = move || {
-            let mut over = theirs.over.lock();
-            while !*over {
-                theirs.changed.wait_for(&mut over, INTERVAL);
-                if *over {
-                    return;
-                }
-                let alive = parking_lot::MutexGuard::unlocked(&mut over, || watched.alive());
-                if !alive && !*over {
-                    drop(over);
-                    return bark();
-                }
+        let thread = move || {
+            let gone = theirs.watch(&watched);
+            drop(watched);
+            theirs.state.lock().left = true;
+            theirs.changed.notify_all();
+            if gone {
+                bark();
             }
         };
         std::thread::Builder::new()
             .name("treefork-watchdog".into())
-            .spawn(watch)
+            .spawn(thread)
             .map_err(|e| Error::io("cannot start a thread", e))?;
         Ok(Self { shared, root })
     }
@@ -83,9 +89,25 @@ impl Watchdog {
     }
 }
 
+impl Shared {
+    /// Looks until the root is gone (true) or nobody wants to know any more.
+    fn watch(&self, root: &Root) -> bool {
+        let mut state = self.state.lock();
+        while !state.over {
+            self.changed.wait_for(&mut state, INTERVAL);
+            if !state.over && !MutexGuard::unlocked(&mut state, || root.alive()) {
+                return !state.over;
+            }
+        }
+        false
+    }
+}
+
 impl Drop for Watchdog {
     fn drop(&mut self) {
-        *self.shared.over.lock() = true;
+        let mut state = self.shared.state.lock();
+        state.over = true;
         self.shared.changed.notify_all();
+        self.shared.changed.wait_while_for(&mut state, |state| !state.left, PATIENCE);
     }
 }

@@ -8,6 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -119,6 +120,9 @@ impl Table {
 
     fn mount_in(&self, live: &mut Option<Live>, spec: MountSpec, how: How) -> Result<()> {
         let here = matches!(how, How::Here);
+        if let Some(old) = live.as_ref().filter(|old| !here && !old.here) {
+            await_end(old.mounted.as_ref());
+        }
         match live {
             Some(old) if old.mounted.is_alive() => {
                 // A merge may just be telling everybody of a new layer, or have taken one back that hides nothing.
@@ -221,6 +225,16 @@ impl Table {
 
 fn not_mounted(id: &str) -> Error {
     Error::new(Kind::Vanished, format!("the fork {id} is not mounted"))
+}
+
+/// Waits a little for a mount whose namespace is gone: the kernel ends its connection some time after the last process
+/// of the namespace has ended, and the next command in the fork may be quicker.
+fn await_end(mounted: &dyn Mounted) {
+    const PATIENCE: Duration = Duration::from_secs(2);
+    let until = Instant::now() + PATIENCE;
+    while mounted.is_alive() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 #[cfg(test)]

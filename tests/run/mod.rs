@@ -6,6 +6,7 @@
 mod ending;
 mod escapes;
 mod fanout;
+mod overhead;
 mod places;
 mod tools;
 

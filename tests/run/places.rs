@@ -159,3 +159,14 @@ fn the_commands_own_namespace_mounts_the_fork() {
     assert_eq!(list[0]["strategy"], "overlay");
     assert_eq!(site.treefork(["exec", "f", "--", "cat", "count", "file"]).ok().text(), "1\none\ntwo");
 }
+
+/// One command after the other, as quickly as they come: the mount of each has to be over before the next one's.
+#[test]
+fn commands_in_a_fork_that_only_they_mount_follow_each_other() {
+    let site = Site::new(Who::User);
+    site.run(&["--label", "f"], "echo 0 > n").ok();
+    for n in 1..=20 {
+        let script = "n=$(cat n); echo $((n + 1)) > n; cat n";
+        assert_eq!(site.treefork(["exec", "f", "--", "bash", "-c", script]).ok().text(), n.to_string());
+    }
+}
