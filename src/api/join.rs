@@ -78,13 +78,10 @@ pub fn merge_fork(
 
 /// A fork as a merge reads it: what was written in it is in its upper.
 pub fn source(store: &Store, record: &Record) -> Result<Source> {
-    if record.strategy != Way::Overlay {
-        let what = format!(
-            "the fork {} is a {}; only overlay forks can be compared and merged yet",
-            record.name(),
-            record.strategy
-        );
-        return Err(Error::new(Kind::Unavailable, what));
+    if record.strategy == Way::Worktree {
+        let what = format!("the fork {} is a work tree of the base's own repository", record.name());
+        let how = "commit in it, and bring the commit over with git; or fork with another strategy";
+        return Err(Error::new(Kind::Unavailable, what).remedy(how));
     }
     let client = Client::new(store.root());
     // Where no server runs, nothing is held back in one.
@@ -94,7 +91,8 @@ pub fn source(store: &Store, record: &Record) -> Result<Source> {
     let dir = store.fork(&record.id);
     let (id, name) = (record.id.as_str(), record.name());
     let path = dir.join("mnt");
-    let mut source = Source::open(&dir, id, name, path, record.base.path.clone(), record.created_at)?;
+    let open = if record.strategy == Way::Overlay { Source::open } else { Source::open_copy };
+    let mut source = open(&dir, id, name, path, record.base.path.clone(), record.created_at)?;
     source.base_ref.clone_from(&record.base_ref);
     Ok(source)
 }

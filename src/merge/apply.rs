@@ -176,7 +176,8 @@ impl Job<'_> {
         plan: &Plan,
         place: &Path,
     ) -> Result<Option<(Layout, std::os::fd::OwnedFd)>> {
-        let take = !self.options.keep && self.same_mount(place);
+        // A copy stays whole until it is removed: no merged state shows through where something was taken out of it.
+        let take = !self.options.keep && self.source.manifest.is_none() && self.same_mount(place);
         let layout = Layout::new(self.source, &plan.steps, take)?;
         journal.stage = place.to_path_buf();
         journal.taken.clone_from(&layout.taken);

@@ -92,6 +92,11 @@ pub(crate) struct Past {
 }
 
 impl Past {
+    /// The memory of a fork that was made at this time and noted these states.
+    pub(crate) fn new(ledger: HashMap<RelPath, BaseState>, created: Time) -> Self {
+        Self { ledger, created }
+    }
+
     /// The state of a base path when the fork covered it. `present` is what stands there now: it counts where nothing
     /// was noted and it is older than the fork.
     pub(crate) fn was(&self, lower: &RelPath, present: Option<&Stat>) -> Option<BaseState> {
@@ -102,6 +107,9 @@ impl Past {
 
 /// Reads the change set of a fork. `base` is the root of its base.
 pub(crate) fn read(source: &Source, base: &OwnedFd) -> Result<Changes> {
+    if let Some(manifest) = &source.manifest {
+        return super::copied::read(source, manifest);
+    }
     let ledger = ledger::read(&source.work).context("cannot read the ledger of the fork", &source.path)?;
     let past = Past { ledger, created: source.created };
     let mut walk = Walk { base, past, list: Vec::new(), moved: HashSet::new() };

@@ -12,6 +12,7 @@ mod changes;
 mod combine;
 mod compare;
 mod content;
+mod copied;
 mod gitstep;
 mod journal;
 mod overlap;
@@ -42,6 +43,7 @@ pub use table::{Ours, Reason, Theirs, Verdict, verdict};
 
 use crate::error::{Context, Result};
 use crate::names::RelPath;
+use crate::strategy::manifest::Manifest;
 use crate::sys::{At, Time, open_beneath, open_root};
 
 /// A system call's result.
@@ -56,7 +58,7 @@ pub struct Source {
     pub name: String,
     /// Where it shows its files.
     pub path: PathBuf,
-    /// Its upper layer.
+    /// Its upper layer; for a copy its whole tree.
     pub upper: OwnedFd,
     /// Where that is.
     pub upper_path: PathBuf,
@@ -68,6 +70,8 @@ pub struct Source {
     pub created: Time,
     /// The commit that the base was at, if it is a git repository with one.
     pub base_ref: Option<String>,
+    /// For a copy: what it was made from.
+    pub manifest: Option<Manifest>,
 }
 
 impl Source {
@@ -85,6 +89,24 @@ impl Source {
             base,
             created,
             base_ref: None,
+            manifest: None,
+        })
+    }
+
+    /// Opens a fork that is a copy, with its tree at `path` and its manifest in `dir` (`work`).
+    pub fn open_copy(dir: &Path, id: &str, name: &str, path: PathBuf, base: PathBuf, created: Time) -> Result<Self> {
+        let work = dir.join("work");
+        Ok(Self {
+            id: id.to_owned(),
+            name: name.to_owned(),
+            upper: open_root(&path).context("cannot open the copy", &path)?,
+            upper_path: path.clone(),
+            path,
+            work: open_root(&work).context("cannot open the work area", &work)?,
+            base,
+            created,
+            base_ref: None,
+            manifest: Some(Manifest::read(&work)?),
         })
     }
 }

@@ -11,6 +11,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rustix::fs::OFlags;
+
 use super::Source;
 use super::parent::Parent;
 use super::view::View;
@@ -18,6 +20,7 @@ use crate::error::{Context, Error, Kind, Result};
 use crate::git::{DotGit, Git, Repo};
 use crate::layer::ledger::BaseState;
 use crate::names::RelPath;
+use crate::sys::{At, Stat, open_beneath};
 
 /// What stands in a git directory while something is under way.
 const UNDER_WAY: [(&str, &str); 7] = [
@@ -89,8 +92,13 @@ impl Repository {
 
     /// A path in the fork's git directory in its upper, where the fork changed it.
     pub(crate) fn fork_file(source: &Source, name: &str) -> Option<PathBuf> {
-        let path = source.upper_path.join(".git").join(name);
-        fs::symlink_metadata(&path).is_ok_and(|stat| stat.is_file()).then_some(path)
+        let inside = RelPath::new(&Path::new(".git").join(name))?;
+        let (dir, file) = (inside.parent()?, inside.file_name()?);
+        let dir = open_beneath(&source.upper, &dir, OFlags::PATH | OFlags::DIRECTORY).ok()?;
+        let stat = At::new(&dir, file).stat().ok().filter(Stat::is_file)?;
+        let before = source.manifest.as_ref().and_then(|manifest| manifest.entries.get(&inside));
+        let unchanged = before.is_some_and(|pair| pair.fork == BaseState::from(&stat));
+        (!unchanged).then(|| source.upper_path.join(inside))
     }
 
     /// A command that also sees the fork's new objects.

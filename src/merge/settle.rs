@@ -16,6 +16,7 @@ use crate::error::{Context, Result};
 use crate::layer::ledger::{self, BaseState, Ledger};
 use crate::layer::marks;
 use crate::names::RelPath;
+use crate::strategy::manifest;
 use crate::sys::{At, open_beneath, open_root};
 
 pub(crate) fn settle(journal: &Journal, parent: &Parent) -> Result<()> {
@@ -36,6 +37,10 @@ pub(crate) fn settle(journal: &Journal, parent: &Parent) -> Result<()> {
     }
     if !journal.keep {
         return Ok(());
+    }
+    let work = journal.upper.with_file_name("work");
+    if work.join(manifest::FILE).exists() {
+        return super::copied::settle(&journal.upper, &work, parent);
     }
     for path in &journal.settle.trim {
         let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { continue };

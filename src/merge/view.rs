@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 use super::changes::{Change, Changes, What};
 use super::parent::Parent;
@@ -26,6 +27,16 @@ impl<'a> View<'a> {
 
     /// The content of a regular file; `None` where the fork has none there.
     pub(crate) fn read(&self, path: &RelPath) -> Os<Option<Vec<u8>>> {
+        if self.whole() {
+            let stat = upper_object(self.source, None, path, |at| at.try_stat());
+            return match stat {
+                Ok(Some(stat)) if stat.is_file() => {
+                    upper_object(self.source, None, path, super::compare::read_all).map(Some)
+                }
+                Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+                Err(e) => Err(e),
+            };
+        }
         match self.changes.get(path).map(|change| &change.what) {
             Some(What::Put(put)) if put.stat.is_file() => {
                 upper_object(self.source, put.index.as_deref(), path, super::compare::read_all).map(Some)
@@ -55,6 +66,9 @@ impl<'a> View<'a> {
             self.changes.get(path).map(|change| &change.what),
             Some(What::Mkdir(_) | What::Attributes { opaque: Some(_), .. })
         );
+        if self.whole() {
+            return Ok(found.into_iter().collect());
+        }
         let lower = match self.changes.get(path) {
             Some(Change { what: What::Move { .. }, lower, .. }) => lower.clone(),
             _ => self.lower(path),
@@ -68,8 +82,16 @@ impl<'a> View<'a> {
         Ok(found.into_iter().collect())
     }
 
+    /// Whether the upper is all of the fork: that of a copy, which shows nothing of the base.
+    fn whole(&self) -> bool {
+        self.source.manifest.is_some()
+    }
+
     /// Whether a directory stands there in the upper or the base.
     pub(crate) fn is_dir(&self, path: &RelPath) -> bool {
+        if self.whole() {
+            return open_beneath(&self.source.upper, path, OFlags::PATH | OFlags::DIRECTORY).is_ok();
+        }
         match self.changes.get(path).map(|change| &change.what) {
             Some(What::Put(_) | What::Gone) => false,
             Some(_) => true,

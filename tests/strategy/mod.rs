@@ -2,6 +2,7 @@
 
 mod copies;
 mod elsewhere;
+mod merging;
 mod worktree;
 
 use std::path::{Path, PathBuf};
