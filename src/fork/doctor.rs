@@ -265,7 +265,7 @@ fn records(store: &Store) -> Vec<Finding> {
     };
     let count = forks.len();
     let broken = forks.into_iter().filter_map(|(id, record)| {
-        let remedy = format!("its files are in {:?}: save what you need, then delete it", store.fork(&id));
+        let remedy = format!("save what you need from {:?}, then `treefork remove --force {id}`", store.fork(&id));
         record.err().map(|e| Finding::bad(about, e.to_string(), remedy))
     });
     let mut findings: Vec<Finding> = broken.collect();

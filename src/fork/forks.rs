@@ -14,6 +14,7 @@ use super::pending::Pending;
 use super::{Base, Id, Label, Owner, Record, State, Store, base, find, now, origin, preserved, trash, users};
 use crate::durable::{FileLock, Wait, fault, sync_dir};
 use crate::error::{Context, Error, Kind, Result};
+use crate::server::Client;
 use crate::strategy::{self, Symlinks, Way, Wishes};
 
 /// How long to wait for another command that is at the same fork, or that makes one.
@@ -272,9 +273,17 @@ impl Forks {
     /// # Errors
     /// `InUse`, naming the processes, unless `force`.
     pub fn remove(&self, name: &str, force: bool) -> Result<bool> {
-        let record = match self.find(name) {
-            Err(e) if e.kind() == Kind::NotFound && name.parse::<Id>().is_ok() => return Ok(false),
-            other => other?,
+        let record = match (self.find(name), name.parse::<Id>()) {
+            (Err(e), Ok(_)) if e.kind() == Kind::NotFound => return Ok(false),
+            (Err(e), Ok(id)) if e.kind() == Kind::Corrupt && force => {
+                return self.remove_unreadable(&id).map(|()| true);
+            }
+            (found, _) => found.map_err(|e| match e.kind() {
+                Kind::Corrupt => {
+                    e.remedy("save what you need of its files; `remove --force` with its whole id deletes it")
+                }
+                _ => e,
+            })?,
         };
         let Some(locked) = self.lock(&record.id, "remove")? else { return Ok(false) };
         if !force {
@@ -282,6 +291,16 @@ impl Forks {
         }
         self.finish_removal(locked)?;
         Ok(true)
+    }
+
+    /// Removes a fork whose record cannot be read, and with it what may be known of it only there: an entry in a
+    /// repository stays behind.
+    fn remove_unreadable(&self, id: &Id) -> Result<()> {
+        let dir = self.store.fork(id);
+        let _lock = FileLock::acquire(&dir.join(super::LOCK), "remove", Wait::For(PATIENCE))?;
+        Client::new(self.store.root()).unmount(id.as_str())?;
+        trash::detach_below(&dir)?;
+        trash::discard(&self.store, id)
     }
 
     /// Takes a locked fork away, whatever step an earlier removal got to.

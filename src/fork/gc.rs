@@ -9,7 +9,6 @@ use super::forks::Forks;
 use super::{Id, Record, State, find, recover, trash, users};
 use crate::durable::{FileLock, Wait};
 use crate::error::{Context, Error, Kind, Result};
-use crate::fuse;
 use crate::server::{Client, MOUNT_KIND};
 use crate::strategy::strategy;
 use crate::sys::mounts;
@@ -238,10 +237,7 @@ impl Forks {
                 continue;
             }
             if !policy.dry_run {
-                if let Err(e) = fuse::abort(mount.minor()) {
-                    log::debug!("cannot cut the connection of {:?}: {e}", mount.point);
-                }
-                fuse::detach(&mount.point)?;
+                trash::end_mount(&mount)?;
             }
             let place = below.display().to_string();
             decisions.push(Decision::other(place, Fate::Deleted, "a mount without a fork"));

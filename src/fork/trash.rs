@@ -15,7 +15,9 @@ use rustix::io::Errno;
 use super::{Id, Listed, Record, State, Store};
 use crate::durable::{FileLock, Wait, sync_dir};
 use crate::error::{Context, Error, Kind, Result};
-use crate::sys::{At, Stat, open_root};
+use crate::fuse;
+use crate::server::MOUNT_KIND;
+use crate::sys::{At, Mount, Stat, mounts, open_root};
 
 /// Moves a fork's directory into the trash, to be deleted. Durable when it returns; gone already is success.
 pub(super) fn discard(store: &Store, id: &Id) -> Result<()> {
@@ -107,15 +109,39 @@ pub fn empty(store: &Store) -> Result<()> {
             Err(e) if e.kind() == Kind::Locked => return Ok(()),
             other => other?,
         };
+        let mut failed = None;
         for path in discarded(store)? {
-            delete(&path).context("cannot delete", &path)?;
+            // One that cannot be deleted does not keep the others.
+            if let Err(e) = detach_below(&path).and_then(|()| delete(&path).context("cannot delete", &path)) {
+                failed = Some(e);
+            }
         }
         drop(held);
+        if let Some(e) = failed {
+            return Err(e);
+        }
         // What came in after the listing and found the lock taken would be nobody's otherwise.
         if discarded(store)?.is_empty() {
             return Ok(());
         }
     }
+}
+
+/// Takes away the mount of a fork that came along into the trash: its server mounted it just as it was removed.
+pub(super) fn detach_below(path: &Path) -> Result<()> {
+    let mounts = mounts().context("cannot read", "/proc/self/mountinfo")?;
+    for mount in mounts.iter().rev().filter(|m| m.kind == MOUNT_KIND && m.point.starts_with(path)) {
+        end_mount(mount)?;
+    }
+    Ok(())
+}
+
+/// Ends a mount that nobody is to use any more: cuts its connection and takes it away.
+pub(super) fn end_mount(mount: &Mount) -> Result<()> {
+    if let Err(e) = fuse::abort(mount.minor()) {
+        log::debug!("cannot cut the connection of {:?}: {e}", mount.point);
+    }
+    fuse::detach(&mount.point)
 }
 
 fn discarded(store: &Store) -> Result<Vec<PathBuf>> {

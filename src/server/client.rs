@@ -5,14 +5,21 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::protocol::{Envelope, Layer, MountInfo, MountSpec, Pong, Reply, Request, VERSION};
 use super::{start, wire};
 use crate::durable::{FileLock, Wait};
 use crate::error::{Context, Error, Kind, Result};
+
+/// How long a server that was told to end may take.
+const END_PATIENCE: Duration = Duration::from_secs(30);
 
 /// How often a request is sent again when the server ends under it.
 const TRIES: usize = 3;
@@ -117,12 +124,22 @@ impl Client {
         }
     }
 
-    /// Ends the server and all its mounts; false where none runs.
+    /// Ends the server and all its mounts; false where none runs. Its process is gone when this returns, unless it is the
+    /// caller's own.
     pub fn shutdown(&self) -> Result<bool> {
-        match self.ask_running(&Request::Shutdown)? {
-            Some(reply) => self.done(reply).map(|()| true),
-            None => Ok(false),
+        let Some(pong) = self.ping()? else { return Ok(false) };
+        let process = watch_end_of(pong.pid);
+        if let Some(reply) = self.ask_running(&Request::Shutdown)? {
+            self.done(reply)?;
         }
+        if let Some(process) = process {
+            let limit = Timespec { tv_sec: END_PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
+            let mut fds = [PollFd::new(&process, PollFlags::IN)];
+            if rustix::event::poll(&mut fds, Some(&limit)).is_ok_and(|ended| ended == 0) {
+                log::warn!("the server, process {}, is still there", pong.pid);
+            }
+        }
+        Ok(true)
     }
 
     /// Takes away the socket that a killed server left; whether there was one. With `only_look` it stays.
@@ -210,6 +227,12 @@ impl Client {
     fn log(&self) -> PathBuf {
         self.store.join("server.log")
     }
+}
+
+/// A descriptor by which the end of another process shows; `None` for this one, and where there is none.
+fn watch_end_of(pid: u32) -> Option<OwnedFd> {
+    let pid = i32::try_from(pid).ok().filter(|_| pid != std::process::id())?;
+    pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
 }
 
 fn failed(reply: Reply) -> Result<Reply> {

@@ -67,10 +67,15 @@ fn records_that_cannot_be_read_are_kept() {
     treefork.ok(["gc", "--min-age", "0s", "--unmerged"]);
     treefork.ok(["show", "good"]);
     assert_eq!(listed(&treefork, "forks").len(), 4, "nothing is deleted");
-    for (_, path, text) in &originals {
+    // Only on the express wish, by the whole id.
+    treefork.fails(1, ["remove", &originals[2].0]);
+    treefork.fails(1, ["remove", "--force", &originals[2].0[..6]]);
+    treefork.ok(["remove", "--force", &originals[2].0]);
+    assert_eq!(listed(&treefork, "forks").len(), 3);
+    for (_, path, text) in originals.iter().filter(|(id, ..)| *id != originals[2].0) {
         fs::write(path, text).expect("writable");
     }
-    treefork.ok(["remove", "newer", "cut", "empty", "good"]);
+    treefork.ok(["remove", "newer", "cut", "good"]);
     super::assert_nothing_left(&treefork);
 }
 
@@ -166,4 +171,38 @@ fn on_every_file_system() {
         treefork.ok(["--store", store, "serve", "--stop"]);
     }
     assert!(base.join("file").exists(), "the base is as it was");
+}
+
+/// A socket's address has room for 108 bytes, a store's path for 4,096.
+#[test]
+fn at_the_end_of_a_long_path() {
+    let treefork = Treefork::new();
+    let base = small_base(&treefork, "base");
+    let store = treefork.env().join(["x".repeat(200), "y".repeat(200), "sto re\\040".to_owned()].join("/"));
+    let text = store.to_str().expect("UTF-8");
+    let fork = treefork.ok(["--store", text, "create", base.to_str().expect("UTF-8"), "--label", "a"]).text();
+    assert_eq!(treefork.env().sh(std::path::Path::new(&fork), "cat file"), "one");
+    assert!(treefork.ok(["--store", text, "list"]).text().contains("live"));
+    treefork.ok(["--store", text, "remove", "a"]);
+    treefork.ok(["--store", text, "serve", "--stop"]);
+}
+
+/// Case 69: what is mounted in the base shows in the fork, and a write there stays in the fork.
+#[test]
+fn a_mount_in_the_base_shows() {
+    let treefork = Treefork::new();
+    let base = small_base(&treefork, "base");
+    let within = base.join("within");
+    fs::create_dir(&within).expect("made");
+    treefork.env().command("mount").args(["-t", "tmpfs", "tmpfs"]).arg(&within).ok();
+    fs::write(within.join("there"), "x\n").expect("written");
+    let fork = treefork.create(&base, "a");
+    assert_eq!(treefork.env().sh(&fork, "cat within/there"), "x");
+    treefork
+        .env()
+        .sh(&fork, "echo changed > within/there; echo new > within/new; mv within/new within/other; ls within");
+    assert_eq!(treefork.env().sh(&fork, "cat within/there within/other"), "changed\nnew");
+    assert_eq!(treefork.env().sh(&within, "cat there; ls"), "x\nthere");
+    treefork.ok(["remove", "a"]);
+    treefork.env().command("umount").arg(&within).ok();
 }
