@@ -13,4 +13,5 @@ mod life;
 mod mount;
 mod run;
 mod semantics;
+mod siblings;
 mod strategy;

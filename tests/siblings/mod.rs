@@ -1,0 +1,163 @@
+//! Many forks of one base while others are merged into it: who lives on sees nothing, and who merges comes whole or not
+//! at all.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use crate::common::{Look, Repo, Run, Shape, Treefork, assert_same};
+
+/// Forks that look on, and merges that they must not notice.
+const READERS: usize = 8;
+const MERGES: usize = 50;
+
+fn look() -> Look {
+    Look::default().ino().ctime()
+}
+
+fn status(treefork: &Treefork, fork: &Path) -> String {
+    // Without optional locks, so that looking changes nothing.
+    treefork.env().command_in(fork, "git").args(["--no-optional-locks", "status", "--porcelain"]).ok().text()
+}
+
+/// S5a: merges made by treefork are invisible to the other forks of the base.
+#[test]
+fn eight_forks_see_nothing_of_fifty_merges() {
+    let treefork = Treefork::new();
+    let base = treefork.env().join("base");
+    Repo::new(treefork.env(), &base, Shape { files: 120, changed: 4, ignored: 3, submodule: false });
+    let forks: Vec<PathBuf> = (0..READERS).map(|n| treefork.create(&base, &format!("reader-{n}"))).collect();
+    let before: Vec<_> = forks.iter().map(|fork| (look().at(fork), status(&treefork, fork))).collect();
+    let (done, looks) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for (fork, (tree, _)) in forks.iter().zip(&before) {
+            let (done, looks) = (&done, &looks);
+            scope.spawn(move || {
+                while !done.load(Ordering::Relaxed) {
+                    let now = look().at(fork);
+                    assert_same(tree, &now, "a sibling while others merge");
+                    looks.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let merging = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for n in 0..MERGES {
+                merge_something(&treefork, &base, n);
+            }
+        }));
+        done.store(true, Ordering::Relaxed);
+        merging.expect("all merges land");
+    });
+    eprintln!("{} looks by {READERS} forks during {MERGES} merges", looks.load(Ordering::Relaxed));
+    assert!(looks.load(Ordering::Relaxed) >= READERS, "everybody looked at least once");
+    for (n, (fork, (tree, said))) in forks.iter().zip(&before).enumerate() {
+        assert_eq!(&status(&treefork, fork), said, "git status of reader {n}");
+        assert_same(tree, &look().at(fork), "a sibling at the end");
+    }
+    // After a restart of the server everything comes from disk again.
+    treefork.restart("reader-0");
+    assert_same(&before[0].0, &look().at(&forks[0]), "a sibling after a restart of the server");
+    let drift = treefork.ok(["show", "reader-1", "--json"]).text();
+    let drift: serde_json::Value = serde_json::from_str(&drift).expect("JSON");
+    assert_eq!(drift["drift"], serde_json::json!([]), "nothing of it counts as drift");
+    for n in 0..READERS {
+        treefork.ok(["remove", &format!("reader-{n}")]);
+    }
+    let kept = fs::read_dir(treefork.store().join("bases")).expect("there").flatten();
+    for base in kept {
+        // The youngest stays while anybody may count from its number.
+        let layers = fs::read_dir(base.path().join("preserved")).map_or(0, |layers| layers.count());
+        assert!(layers <= 1, "{layers} preserved layers left");
+    }
+}
+
+/// One merge of some kind: edits, additions, deletions, renamed directories, other types, commits.
+fn merge_something(treefork: &Treefork, base: &Path, n: usize) {
+    let label = format!("writer-{n}");
+    let fork = treefork.create(base, &label);
+    let (file, other) = (Repo::file(n), Repo::file(60 + n));
+    let script = match n % 5 {
+        0 => format!("echo edit-{n} >> {file:?}"),
+        1 => format!("mkdir -p new-{n}/sub && echo {n} > new-{n}/sub/f && ln -s f new-{n}/sub/l"),
+        2 => format!("echo {n} > {other:?} && git add -A . && git commit -qm commit-{n}"),
+        3 => format!("chmod 600 {file:?} && git mv {other:?} moved-{n} 2>/dev/null || echo {n} > moved-{n}"),
+        _ => format!(
+            "git rm -q --cached {file:?} 2>/dev/null; rm -f {file:?}; mkdir {file:?}; echo {n} > {file:?}/inside"
+        ),
+    };
+    treefork.env().sh(&fork, &script);
+    treefork.ok(["merge", &label, "--allow-delete"]);
+}
+
+/// Forks that work at once, and merges that each of them tries.
+const WRITERS: usize = 20;
+const ROUNDS: usize = 10;
+
+/// Cases 82 and 92: of merges that touch the same files one lands and the others are refused, each whole.
+#[test]
+fn two_hundred_merges_at_once_land_whole_or_not_at_all() {
+    let treefork = Treefork::new();
+    let base = treefork.env().join("base");
+    Repo::new(treefork.env(), &base, Shape { files: 40, changed: 2, ignored: 3, submodule: false });
+    treefork.env().sh(
+        &base,
+        "mkdir shared own; for i in 0 1 2 3 4 5 6 7; do echo none > shared/$i.a; echo none > shared/$i.b; done",
+    );
+    treefork.env().sh(&base, "git add -A; git commit -qm shared");
+    let landed: Mutex<BTreeMap<String, usize>> = Mutex::default();
+    let refused = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let (treefork, base, landed, refused) = (&treefork, &base, &landed, &refused);
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    let tag = format!("w{writer}-r{round}");
+                    let shared = (writer * 3 + round) % 8;
+                    let fork = treefork.create(base, &tag);
+                    let script = format!(
+                        "echo {tag} > own/{tag}; echo {tag} > shared/{shared}.a; echo {tag} > shared/{shared}.b"
+                    );
+                    treefork.env().sh(&fork, &script);
+                    let merge = treefork.command(["merge", &tag, "--wait", "120"]).done();
+                    match merge.code() {
+                        0 => drop(landed.lock().expect("whole").insert(tag, shared)),
+                        1 => {
+                            refused.fetch_add(1, Ordering::Relaxed);
+                            assert!(fork.join("own").join(&tag).exists(), "a refused fork lives");
+                            treefork.ok(["remove", &tag]);
+                        }
+                        code => panic!("merge of {tag} ended with {code}: {}", merge.complaint()),
+                    }
+                }
+            });
+        }
+    });
+    let landed = landed.into_inner().expect("whole");
+    let refused = refused.into_inner();
+    eprintln!("{} merges landed, {refused} were refused", landed.len());
+    assert_eq!(landed.len() + refused, WRITERS * ROUNDS);
+    assert!(landed.len() >= 8 && refused > 0, "{} landed, {refused} refused: no contention", landed.len());
+    // What each landed merge brought is there, and nothing of a refused one.
+    let own: Vec<String> = names(&base.join("own"));
+    assert_eq!(own, landed.keys().cloned().collect::<Vec<_>>());
+    for shared in 0..8 {
+        let read = |half: &str| fs::read_to_string(base.join(format!("shared/{shared}.{half}"))).expect("there");
+        let (a, b) = (read("a"), read("b"));
+        assert_eq!(a, b, "the halves of one merge");
+        assert!(a == "none\n" || landed.get(a.trim()) == Some(&shared), "{a:?} is of a merge that landed");
+    }
+    treefork.env().git(&base, ["fsck"]);
+    let said = status(&treefork, &base);
+    assert_eq!(said.lines().filter(|line| line.contains("own/")).count(), 1, "{said}");
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(dir)
+        .expect("there")
+        .map(|entry| entry.expect("read").file_name().into_string().expect("plain"))
+        .collect();
+    names.sort();
+    names
+}
