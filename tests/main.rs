@@ -5,6 +5,7 @@
 
 mod api;
 mod cases;
+mod cli;
 mod common;
 mod docs;
 mod git;

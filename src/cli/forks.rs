@@ -7,10 +7,12 @@ use clap::Args;
 use comfy_table::Table;
 use serde::Serialize;
 
+use super::inside::{self, Inside};
 use super::output::{self, Colour, Context};
 use crate::error::Result;
 use crate::fork::status::{self, Mount, Status};
 use crate::fork::{self, Forks, State, journal};
+use crate::server::Client;
 use crate::sys::Time;
 
 /// Arguments of `list`.
@@ -100,16 +102,56 @@ fn age(seconds: u64) -> String {
 /// Arguments of `show`.
 #[derive(Args)]
 pub(super) struct Show {
-    /// The fork: its id, its label, or the beginning of either
-    fork: String,
+    /// The fork: its id, its label, or the beginning of either [default: the one that the caller is in]
+    fork: Option<String>,
+    /// Show how often the kernel has asked for what, since the fork was mounted
+    #[arg(long)]
+    stats: bool,
+}
+
+/// What a command in a fork knows about it.
+#[derive(Serialize)]
+struct Known {
+    id: String,
+    label: Option<String>,
+    base: Option<String>,
 }
 
 impl Show {
     pub(super) fn run(self, context: &Context) -> Result<u8> {
-        let store = context.store_of(&self.fork)?;
-        let status = status::of(&store, fork::find(&store, &self.fork)?)?;
-        context.print(&status, show)?;
+        let (store, record) = match &self.fork {
+            Some(name) => {
+                let store = context.store_of(name)?;
+                let record = fork::find(&store, name)?;
+                (store, record)
+            }
+            None => match inside::find()? {
+                Inside::Fork(store, record) => (store, *record),
+                Inside::Command { id } => {
+                    let variable = |name: &str| std::env::var(name).ok();
+                    let known = Known { id, label: variable("TREEFORK_LABEL"), base: variable("TREEFORK_BASE") };
+                    context.print(&known, Known::lines)?;
+                    return Ok(0);
+                }
+            },
+        };
+        if self.stats {
+            let stats = Client::new(store.root()).stats(record.id.as_str())?;
+            context
+                .print(&stats, |stats| stats.iter().map(|(name, count)| format!("{count:>9} {name}\n")).collect())?;
+        } else {
+            context.print(&status::of(&store, record)?, show)?;
+        }
         Ok(0)
+    }
+}
+
+impl Known {
+    fn lines(&self) -> String {
+        let line = |name: &str, value: &str| format!("{name:<7}{value}\n");
+        let more = [("label", &self.label), ("base", &self.base)];
+        let more = more.into_iter().filter_map(|(name, value)| Some(line(name, value.as_deref()?)));
+        std::iter::once(line("id", &self.id)).chain(more).collect()
     }
 }
 

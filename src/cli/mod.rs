@@ -7,12 +7,15 @@
 mod create;
 mod diff;
 mod forks;
+mod inside;
 mod keep;
+mod manual;
 mod merge;
 mod mount;
 mod output;
 mod run;
 mod serve;
+mod watch;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -73,8 +76,18 @@ enum Command {
     Restore(keep::Restore),
     /// Say what this machine and the store can do, and what stands in the way
     Doctor(keep::Doctor),
+    /// Show which processes are in which fork
+    Ps(watch::Ps),
+    /// Watch what goes on in the forks
+    Top(watch::Top),
     /// Serve the mounts of the store in the foreground; other commands start this by themselves
     Serve(serve::Serve),
+    /// Print a script by which a shell completes the commands
+    #[command(hide = true)]
+    Completions(manual::Completions),
+    /// Print the man page, or write one for each command
+    #[command(hide = true)]
+    Man(manual::Man),
     /// Delete what was removed
     #[command(hide = true)]
     EmptyTrash(create::EmptyTrash),
@@ -107,7 +120,11 @@ impl Command {
             Command::Gc(command) => command.run(context),
             Command::Restore(command) => command.run(context),
             Command::Doctor(command) => command.run(context),
+            Command::Ps(command) => command.run(context),
+            Command::Top(command) => command.run(context),
             Command::Serve(command) => command.run(context),
+            Command::Completions(command) => command.run(),
+            Command::Man(command) => command.run(),
             Command::EmptyTrash(command) => command.run(context),
             Command::Mount(command) => command.run(),
         }
@@ -124,7 +141,7 @@ pub fn main() -> ExitCode {
 
 /// Runs the command that the arguments of the process name; its exit status.
 fn status() -> u8 {
-    let cli = match Cli::try_parse() {
+    let cli = match manual::parse() {
         Ok(cli) => cli,
         Err(e) => return output::refuse_arguments(&e),
     };
@@ -148,15 +165,4 @@ pub fn serve_if_asked() {
         std::process::exit(i32::from(status()));
     }
     server::set_program(server::Program::This);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_tree_of_arguments_is_sound() {
-        use clap::CommandFactory;
-        Cli::command().debug_assert();
-    }
 }

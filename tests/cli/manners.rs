@@ -1,0 +1,125 @@
+//! Help, hints, completions, man pages; where one is; who works where.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Stdio;
+
+use crate::common::{Run, Treefork};
+
+fn with_fork() -> (Treefork, std::path::PathBuf) {
+    let treefork = Treefork::new();
+    let base = treefork.env().dir("base");
+    std::fs::create_dir(base.join("sub")).expect("ours");
+    std::fs::write(base.join("file"), "x\n").expect("ours");
+    let path = treefork.create(&base, "idea-a");
+    (treefork, path)
+}
+
+#[test]
+fn help_has_examples() {
+    let treefork = Treefork::new();
+    assert!(treefork.ok(["--help"]).text().contains("treefork merge idea-a"));
+    for args in [["merge", "--help"], ["help", "merge"]] {
+        let text = treefork.ok(args).text();
+        assert!(text.contains("Examples:") && text.contains("treefork merge --dry-run idea-a"), "{text}");
+    }
+}
+
+#[test]
+fn what_was_perhaps_meant_is_said() {
+    let treefork = Treefork::new();
+    let done = treefork.fails(2, ["creat"]);
+    let said = done.complaint();
+    assert!(
+        said.contains("unrecognized subcommand 'creat'") && said.contains("hint: ") && said.contains("'create'"),
+        "{said}"
+    );
+    assert_eq!(said.lines().count(), 2, "an error and a hint: {said}");
+    assert!(treefork.fails(2, ["merge", "--dry-rnu", "x"]).complaint().contains("'--dry-run'"));
+}
+
+#[test]
+fn shells_can_complete() {
+    let treefork = Treefork::new();
+    let dir = treefork.env().dir("scripts");
+    for (shell, mark) in [("bash", "complete -F"), ("zsh", "#compdef treefork"), ("fish", "complete -c treefork")] {
+        let script = treefork.ok(["completions", shell]).text();
+        assert!(script.contains(mark) && script.contains("dry-run"), "{shell}: {script}");
+        std::fs::write(dir.join(shell), script).expect("ours");
+    }
+    let check = r#"source ./bash; COMP_WORDS=(treefork mer); COMP_CWORD=1; _treefork treefork mer treefork; echo "${COMPREPLY[*]}""#;
+    assert_eq!(treefork.env().sh(&dir, check), "merge");
+}
+
+#[test]
+fn man_pages_come_from_the_same_definitions() {
+    let treefork = Treefork::new();
+    let dir = treefork.env().dir("man");
+    treefork.ok([Path::new("man"), &dir]);
+    let page = std::fs::read_to_string(dir.join("treefork-merge.1")).expect("written");
+    assert!(page.contains("dry\\-run") && page.contains("treefork merge \\-\\-dry\\-run idea\\-a"), "{page}");
+    let names: Vec<_> = dir.read_dir().expect("there").map(|entry| entry.expect("there").file_name()).collect();
+    assert!(names.len() > 15 && !names.iter().any(|name| name == "treefork-empty-trash.1"), "{names:?}");
+    assert!(treefork.ok(["man"]).text().starts_with(".ie"));
+}
+
+#[test]
+fn show_knows_where_one_is() {
+    let (treefork, path) = with_fork();
+    let inside = treefork.command(["show"]).current_dir(path.join("sub")).ok().text();
+    assert!(inside.lines().any(|line| line.starts_with("label") && line.ends_with("idea-a")), "{inside}");
+    // Also where the store is not the usual one.
+    let elsewhere = treefork.command(["show"]).current_dir(&path).env_remove("TREEFORK_STORE").ok().text();
+    assert!(elsewhere.contains("idea-a"), "{elsewhere}");
+    let in_command = treefork.ok(["exec", "idea-a", "--", crate::common::cli::BINARY, "show"]).text();
+    assert!(in_command.contains("label  idea-a") && in_command.contains("base   "), "{in_command}");
+    let outside = treefork.fails(2, ["show"]).complaint();
+    assert!(outside.contains("no fork was named"), "{outside}");
+}
+
+#[test]
+fn show_counts_what_the_kernel_asked() {
+    let (treefork, path) = with_fork();
+    std::fs::read(path.join("file")).expect("there");
+    let counted = treefork.ok(["show", "idea-a", "--stats", "--json"]).text();
+    let counted: std::collections::BTreeMap<String, u64> = serde_json::from_str(&counted).expect("numbers");
+    assert!(counted.values().sum::<u64>() > 0, "{counted:?}");
+    assert!(treefork.ok(["show", "idea-a", "--stats"]).text().lines().count() > 0);
+}
+
+#[test]
+fn ps_says_who_works_where() {
+    let (treefork, path) = with_fork();
+    assert_eq!(treefork.ok(["ps"]).text(), "");
+    let mut command = treefork.env().command("cat");
+    command.current_dir(path.join("sub")).stdin(Stdio::piped()).stdout(Stdio::null()).arg0("cat");
+    let mut cat = command.spawn().expect("started");
+    let text = treefork.ok(["ps"]).text();
+    let line = text.lines().find(|line| line.contains("idea-a")).unwrap_or_else(|| panic!("{text}"));
+    assert!(line.contains(&cat.id().to_string()) && line.contains("cat"), "{line}");
+    let json: serde_json::Value = serde_json::from_str(&treefork.ok(["ps", "idea", "--json"]).text()).expect("JSON");
+    assert_eq!((&json[0]["label"], &json[0]["pid"]), (&"idea-a".into(), &cat.id().into()));
+    drop(cat.stdin.take());
+    cat.wait().expect("it ends with its input");
+}
+
+#[test]
+fn top_looks_as_often_as_it_is_told() {
+    let (treefork, _) = with_fork();
+    let text = treefork.ok(["top", "--interval", "0.05"]).text();
+    assert!(text.lines().count() == 2 && text.contains("REQUESTS/S") && text.contains("idea-a"), "{text}");
+    let looks = treefork.ok(["top", "--interval", "0.05", "--count", "3", "--json"]).text();
+    assert_eq!(looks.lines().count(), 3);
+    for look in looks.lines() {
+        let rows: serde_json::Value = serde_json::from_str(look).expect("JSON");
+        assert_eq!(rows[0]["label"], "idea-a");
+    }
+}
+
+#[test]
+fn no_colours_but_on_a_terminal() {
+    let (treefork, _) = with_fork();
+    for done in [treefork.ok(["list"]), treefork.fails(1, ["show", "nothing"])] {
+        assert!(!done.stdout.contains(&0x1b) && !done.stderr.contains(&0x1b));
+    }
+}

@@ -1,0 +1,4 @@
+//! How the command line behaves towards people and programs.
+
+mod manners;
+mod shapes;
