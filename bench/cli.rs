@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 const USAGE: &str =
-    "usage: cargo bench -- [--smoke] [--files N] [--rounds N] [--dir DIR] [--json FILE] [--markdown FILE]
+    "usage: cargo bench -- [--smoke] [--files N] [--rounds N] [--dir DIR] [--json FILE] [--markdown FILE] [--chart FILE]
                       [--subjects A,B] [--workloads A,B]";
 
 /// What to measure.
@@ -19,6 +19,7 @@ pub(crate) struct Plan {
     pub(crate) dir: PathBuf,
     pub(crate) json: Option<PathBuf>,
     pub(crate) markdown: Option<PathBuf>,
+    pub(crate) chart: Option<PathBuf>,
     subjects: Vec<String>,
     workloads: Vec<String>,
 }
@@ -32,6 +33,7 @@ impl Plan {
             dir: std::env::temp_dir(),
             json: None,
             markdown: None,
+            chart: None,
             subjects: vec![],
             workloads: vec![],
         };
@@ -48,6 +50,7 @@ impl Plan {
                 "--dir" => plan.dir = value()?.into(),
                 "--json" => plan.json = Some(value()?.into()),
                 "--markdown" => plan.markdown = Some(value()?.into()),
+                "--chart" => plan.chart = Some(value()?.into()),
                 "--subjects" => plan.subjects = list(value()?),
                 "--workloads" => plan.workloads = list(value()?),
                 _ => return Err(USAGE.to_owned()),

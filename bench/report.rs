@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::chart::{self, Group};
 use super::cli::Plan;
 use super::workload::FLAT;
 
@@ -124,17 +125,31 @@ impl Report {
         ratio < FLAT_LIMIT
     }
 
-    /// Writes the table to standard output or its file, and the JSON to its file.
+    /// Writes the table to standard output or its file, and JSON and chart to theirs.
     pub(crate) fn write(&self, plan: &Plan) {
         let table = self.markdown();
         match &plan.markdown {
             Some(file) => std::fs::write(file, table).expect("write the table"),
             None => println!("{table}"),
         }
+        if let Some(file) = &plan.chart {
+            std::fs::write(file, chart::svg(&self.groups())).expect("write the chart");
+        }
         if let Some(file) = &plan.json {
             let text = serde_json::to_string_pretty(&self.json()).expect("numbers and words");
             std::fs::write(file, text + "\n").expect("write the JSON");
         }
+    }
+
+    /// The steps that say most in one picture.
+    fn groups(&self) -> Vec<Group> {
+        let shown = ["create and read", "git status, first", "git status, third", "remove", "4 agents at once", "32 agents at once"];
+        let steps = self.steps.iter().filter(|step| shown.contains(&step.1.as_str()));
+        let bars = |step: &(String, String)| {
+            let bar = |subject: &String| Some((subject.clone(), self.of(step, subject)?.median()));
+            self.subjects.iter().filter_map(bar).collect()
+        };
+        steps.map(|step| Group { name: step.1.clone(), bars: bars(step) }).collect()
     }
 
     fn markdown(&self) -> String {
