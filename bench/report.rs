@@ -143,7 +143,14 @@ impl Report {
 
     /// The steps that say most in one picture.
     fn groups(&self) -> Vec<Group> {
-        let shown = ["create and read", "git status, first", "git status, third", "remove", "4 agents at once", "32 agents at once"];
+        let shown = [
+            "create and read",
+            "git status, first",
+            "git status, third",
+            "remove",
+            "4 agents at once",
+            "32 agents at once",
+        ];
         let steps = self.steps.iter().filter(|step| shown.contains(&step.1.as_str()));
         let bars = |step: &(String, String)| {
             let bar = |subject: &String| Some((subject.clone(), self.of(step, subject)?.median()));

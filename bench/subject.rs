@@ -56,7 +56,13 @@ pub(crate) fn all(place: &Place) -> Vec<Box<dyn Subject>> {
     if reflinks(place) {
         all.push(Box::new(Copy { name: "cp --reflink", reflink: true }));
     }
-    if Command::new("fuse-overlayfs").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success()) {
+    if Command::new("fuse-overlayfs")
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|s| s.success())
+    {
         all.push(Box::new(Overlay { name: "fuse-overlayfs", program: Some("fuse-overlayfs") }));
     }
     all
