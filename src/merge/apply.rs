@@ -184,7 +184,7 @@ impl Job<'_> {
         journal.times = layout.times(self.source, self.parent, &plan.steps)?;
         journal.times.extend(self.host_times(place, &journal.times));
         journal.settle = plan.settle.clone();
-        journal.index_lock = self.git.is_some();
+        journal.index_lock = self.git.as_ref().is_some_and(super::gitstep::GitStep::locks_index);
         journal.write(self.store)?;
         fault::point("merge.stage").context("cannot stage in", place)?;
         match fs::DirBuilder::new().mode(0o700).create(place) {

@@ -114,6 +114,13 @@ pub(crate) fn read(source: &Source, base: &OwnedFd) -> Result<Changes> {
     let past = Past { ledger, created: source.created };
     let mut walk = Walk { base, past, list: Vec::new(), moved: HashSet::new() };
     walk.everything(source).context("cannot read the changes of the fork", &source.path)?;
+    if let Some(prepared) = source.prepared()? {
+        // What was put into the upper when the fork was made is none of its changes.
+        walk.list.retain(|change| match &change.what {
+            What::Put(Put { stat, .. }) | What::Mkdir(stat) => !prepared.is_as_made(&change.path, stat),
+            _ => true,
+        });
+    }
     Ok(Changes { list: walk.list, past: walk.past })
 }
 

@@ -36,19 +36,21 @@ const INDEX_SLOT: &str = "index";
 #[derive(Debug, Default)]
 pub(crate) struct GitStep {
     /// Refs that change: name, old value, new value.
-    refs: Vec<(String, Option<String>, String)>,
+    pub(super) refs: Vec<(String, Option<String>, String)>,
     /// `HEAD`, when it changes: old text, new text.
     head: Option<(String, String)>,
     /// The fork's index, where the parent's is to take over what it says; and the tree both came from.
     index: Option<(PathBuf, Option<String>)>,
+    /// The git directory is in the parent's tree, so that its index can be locked and is preserved for others.
+    inside: bool,
 }
 
 /// What a fork did to its repository, as far as a merge cares.
-struct ForkRefs {
-    head: String,
-    refs: BTreeMap<String, String>,
+pub(super) struct ForkRefs {
+    pub(super) head: String,
+    pub(super) refs: BTreeMap<String, String>,
     /// Refs that the fork wrote itself, rather than only packed anew.
-    written: BTreeSet<String>,
+    pub(super) written: BTreeSet<String>,
 }
 
 impl GitStep {
@@ -67,7 +69,7 @@ impl GitStep {
             })
         };
         if !repository.is_plain() {
-            return Ok(None);
+            return Self::aside(repository, source, changes, parent, say);
         }
         let refused = |what: &str| Err(Error::new(Kind::Git, what.to_owned()).at(&source.path));
         if touched("reftable") {
@@ -76,7 +78,7 @@ impl GitStep {
         if touched("objects/info/alternates") {
             return refused("the fork borrows objects from another repository, which a merge does not follow:");
         }
-        let mut step = Self::default();
+        let mut step = Self { inside: true, ..Self::default() };
         if ["HEAD", "refs", "packed-refs"].iter().any(|part| touched(part)) {
             let fork = ForkRefs::read(source, changes, parent)?;
             step.branches(repository, source, &fork, say)?;
@@ -160,8 +162,16 @@ impl GitStep {
         Ok(())
     }
 
+    /// Whether the index is locked meanwhile.
+    pub(crate) fn locks_index(&self) -> bool {
+        self.inside
+    }
+
     /// What this does to the repository, for those who must not see it.
     pub(crate) fn touches(&self) -> Vec<Touch> {
+        if !self.inside {
+            return Vec::new();
+        }
         let below = |path: &str| RelPath::new(&Path::new(".git").join(path));
         let replaced = |path: String| below(&path).map(Touch::Replaced);
         let written = |path: String| below(&path).map(Touch::Written);
@@ -180,7 +190,9 @@ impl GitStep {
 
     /// Brings the objects over, makes the new index in the stage, and says what is to be done in the parent.
     pub(crate) fn prepare(&self, repo: &Repository, source: &Source, stage: &OwnedFd) -> Result<Vec<Op>> {
-        lock_index(&repo.repo.top, &source.id)?;
+        if self.inside {
+            lock_index(&repo.repo.top, &source.id)?;
+        }
         let mut wanted: BTreeSet<String> = self.refs.iter().map(|(.., new)| new.clone()).collect();
         if let Some((_, new)) = &self.head {
             wanted.extend((!new.starts_with("ref: ")).then(|| new.clone()));
@@ -206,7 +218,7 @@ impl GitStep {
 }
 
 impl ForkRefs {
-    fn read(source: &Source, changes: &Changes, parent: &Parent) -> Result<Self> {
+    pub(super) fn read(source: &Source, changes: &Changes, parent: &Parent) -> Result<Self> {
         let view = View::new(source, parent, changes);
         let cannot = "cannot read the fork's refs at";
         let text = |name: &str| -> Result<String> {
@@ -300,7 +312,7 @@ impl Repository {
         Ok(output.status.success().then_some(text))
     }
 
-    fn all_refs(&self) -> Result<BTreeMap<String, String>> {
+    pub(super) fn all_refs(&self) -> Result<BTreeMap<String, String>> {
         let text = self.git.run(["for-each-ref", "--format=%(objectname) %(refname)"])?;
         let text = String::from_utf8_lossy(&text).into_owned();
         let pairs = text.lines().filter_map(|line| line.split_once(' '));
@@ -316,7 +328,7 @@ impl Repository {
         Ok(others.filter_map(|line| line.strip_prefix("branch ")).map(str::to_owned).collect())
     }
 
-    fn is_ancestor(&self, source: &Source, old: &str, new: &str) -> Result<bool> {
+    pub(super) fn is_ancestor(&self, source: &Source, old: &str, new: &str) -> Result<bool> {
         let mut command = self.with_fork_objects(source, &["merge-base", "--is-ancestor", old, new]);
         // An error (no such commit) is no proof of anything.
         Ok(output(&mut command, &[])?.status.success())

@@ -8,6 +8,7 @@
 //! The order of durable steps, with a fault point between any two, is in the documentation of [`replay`].
 
 mod apply;
+mod aside;
 mod changes;
 mod combine;
 mod compare;
@@ -43,7 +44,7 @@ pub use table::{Ours, Reason, Theirs, Verdict, verdict};
 
 use crate::error::{Context, Result};
 use crate::names::RelPath;
-use crate::strategy::manifest::Manifest;
+use crate::strategy::manifest::{Manifest, PREPARED};
 use crate::sys::{At, Time, open_beneath, open_root};
 
 /// A system call's result.
@@ -108,6 +109,14 @@ impl Source {
             base_ref: None,
             manifest: Some(Manifest::read(&work)?),
         })
+    }
+}
+
+impl Source {
+    /// What was in the upper from the beginning, if anything.
+    fn prepared(&self) -> Result<Option<Manifest>> {
+        let work = self.upper_path.with_file_name("work");
+        if work.join(PREPARED).exists() { Manifest::read_as(&work, PREPARED).map(Some) } else { Ok(None) }
     }
 }
 

@@ -14,7 +14,7 @@ use std::path::Path;
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 
-use super::manifest::{Manifest, Pair};
+use super::manifest::{self, Manifest, Pair};
 use super::{Made, Site, Wishes, elsewhere};
 use crate::copy::{self, Report};
 use crate::error::{Context, Result};
@@ -39,7 +39,14 @@ pub(super) fn create(site: &Site, wishes: &Wishes, reflink: bool) -> Result<Made
     let root = open_root(&tree).context("cannot open", &tree)?;
     let untouched = tops.iter().map(|top| carry_index(&tree, top, &seen)).filter(|carried| !carried).count();
     look_again(&root, &fixes, &tops, &mut seen);
-    manifest(&report, seen).write(&site.work())?;
+    for fix in fixes.iter().filter(|fix| matches!(fix, Fix::Own { .. })) {
+        // Made with the fork: no change of its own. The base has nothing there to compare with.
+        for (path, stat) in manifest::look(&tree.join(fix.at()))? {
+            let path = RelPath::new(&fix.at().as_path().join(&path)).expect("below the tree");
+            seen.entry(path).or_insert((stat, stat));
+        }
+    }
+    summary(&report, seen).write(&site.work())?;
     rustix::fs::syncfs(At::new(&root, ".").open(OFlags::RDONLY).context("cannot open", &tree)?)
         .context("cannot sync the file system of", &tree)?;
     let mut advisories = say(&report, reflink);
@@ -129,7 +136,7 @@ fn look_again(root: &OwnedFd, fixes: &[Fix], tops: &[RelPath], seen: &mut Seen) 
     });
 }
 
-fn manifest(report: &Report, seen: Seen) -> Manifest {
+fn summary(report: &Report, seen: Seen) -> Manifest {
     let mut mounts = report.mounts_entered.clone();
     mounts.extend(report.mounts_left_out.iter().cloned());
     let pair = |(base, copy): (Stat, Stat)| Pair { base: BaseState::from(&base), fork: BaseState::from(&copy) };

@@ -26,6 +26,10 @@ use crate::sys::{At, Ident, Stat, Time, open_root};
 /// The name of the manifest in the work area.
 pub const FILE: &str = "manifest";
 
+/// The name of the manifest of an upper that had something in it from the beginning: a git directory of the fork's own.
+/// Both states of a pair are then that of the upper.
+pub const PREPARED: &str = "prepared";
+
 const VERSION: u32 = 1;
 
 /// An object as it was when the fork was made.
@@ -82,9 +86,26 @@ fn state((ino, btime, mode, size, mtime, ctime): Numbers) -> BaseState {
 }
 
 impl Manifest {
+    /// The manifest of a tree that is what it was made from.
+    pub fn of(tree: &Path) -> Result<Self> {
+        let pair = |stat: &Stat| Pair { base: BaseState::from(stat), fork: BaseState::from(stat) };
+        let entries = look(tree)?.iter().map(|(path, stat)| (path.clone(), pair(stat))).collect();
+        Ok(Self { mounts: vec![], entries })
+    }
+
+    /// Whether the object at this path is still what it was.
+    pub fn is_as_made(&self, path: &RelPath, stat: &Stat) -> bool {
+        self.entries.get(path).is_some_and(|pair| pair.fork == BaseState::from(stat))
+    }
+
     /// Writes it to a work area, durably. Only a whole one ever has the name.
     pub fn write(&self, work: &Path) -> Result<()> {
-        let path = work.join(FILE);
+        self.write_as(work, FILE)
+    }
+
+    /// The same under another name.
+    pub fn write_as(&self, work: &Path, name: &str) -> Result<()> {
+        let path = work.join(name);
         let part = work.join("manifest.part");
         self.write_to(&part).context("cannot write", &part)?;
         fs::rename(&part, &path).context("cannot rename to", &path)?;
@@ -108,7 +129,12 @@ impl Manifest {
     /// Reads the manifest of a work area. [`Kind::Corrupt`] where it cannot be understood whole: guessing at a part of it
     /// would turn files into additions and deletions.
     pub fn read(work: &Path) -> Result<Self> {
-        let path = work.join(FILE);
+        Self::read_as(work, FILE)
+    }
+
+    /// The same under another name.
+    pub fn read_as(work: &Path, name: &str) -> Result<Self> {
+        let path = work.join(name);
         let corrupt = |what: &str| Error::new(Kind::Corrupt, format!("the manifest {what}:")).at(&path);
         let mut lines = BufReader::new(File::open(&path).context("cannot open", &path)?).split(b'\n');
         let first = lines.next().ok_or_else(|| corrupt("is empty"))?.context("cannot read", &path)?;
@@ -133,12 +159,7 @@ impl Manifest {
     /// The times of a directory move with its entries, so one that is named here may differ in nothing else. Nothing is
     /// opened but directories, and nothing followed.
     pub fn compare(&self, tree: &Path) -> Result<Vec<Difference>> {
-        let root = open_root(tree).context("cannot open", tree)?;
-        let mut found = BTreeMap::new();
-        let stat = At::new(&root, ".").stat().context("cannot look at", tree)?;
-        found.insert(RelPath::root(), stat);
-        collect(&root, &RelPath::root(), &mut found)
-            .map_err(|(e, path)| Error::io("cannot look at", e).at(tree.join(path)))?;
+        let mut found = look(tree)?;
         let mut differences = Vec::new();
         for (path, pair) in &self.entries {
             let now = found.remove(path);
@@ -151,6 +172,16 @@ impl Manifest {
         differences.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(differences)
     }
+}
+
+/// Everything at and below a directory, by its path from there. Nothing is followed.
+pub(super) fn look(tree: &Path) -> Result<BTreeMap<RelPath, Stat>> {
+    let root = open_root(tree).context("cannot open", tree)?;
+    let mut found = BTreeMap::new();
+    found.insert(RelPath::root(), At::new(&root, ".").stat().context("cannot look at", tree)?);
+    collect(&root, &RelPath::root(), &mut found)
+        .map_err(|(e, path)| Error::io("cannot look at", e).at(tree.join(path)))?;
+    Ok(found)
 }
 
 /// Looks at everything below a directory.
@@ -184,15 +215,6 @@ fn collect(
 mod tests {
     use super::*;
 
-    fn look(tree: &Path) -> Manifest {
-        let mut found = BTreeMap::new();
-        let root = open_root(tree).unwrap();
-        found.insert(RelPath::root(), At::new(&root, ".").stat().unwrap());
-        collect(&root, &RelPath::root(), &mut found).unwrap();
-        let pair = |stat: &Stat| Pair { base: BaseState::from(stat), fork: BaseState::from(stat) };
-        Manifest { mounts: vec![], entries: found.iter().map(|(path, stat)| (path.clone(), pair(stat))).collect() }
-    }
-
     #[test]
     fn differences_are_what_was_done() {
         let dir = tempfile::tempdir().unwrap();
@@ -203,7 +225,7 @@ mod tests {
             fs::write(tree.join(name), name).unwrap();
         }
         fs::write(tree.join(OsStr::from_bytes(b"\xff")), "").unwrap();
-        let manifest = look(&tree);
+        let manifest = Manifest::of(&tree).unwrap();
         manifest.write(&work).unwrap();
         assert_eq!(Manifest::read(&work).unwrap(), manifest);
         assert_eq!(manifest.compare(&tree).unwrap(), []);

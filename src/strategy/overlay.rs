@@ -5,15 +5,13 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
+use super::manifest::{Manifest, PREPARED};
 use super::{Guarantees, Made, Site, Strategy, Symlinks, Way, Wishes, elsewhere};
 use crate::error::{Context, Error, Kind, Result};
 use crate::fuse;
 use crate::git::own;
 use crate::server::{Client, Layer, MountSpec};
 use crate::sys::mounts;
-
-/// In the work area of a fork whose upper had something in it from the beginning: a git directory of the fork's own.
-const PREPARED: &str = "prepared";
 
 /// The overlay strategy.
 #[derive(Clone, Copy, Debug, Default)]
@@ -68,6 +66,7 @@ impl Strategy for Overlay {
             // Before the first of them, so that an upper with something in it is never taken for work done in the fork.
             fs::write(site.work().join(PREPARED), "").context("cannot write in", site.work())?;
             elsewhere::in_upper(&fixes, &site.base, &site.upper(), true)?;
+            Manifest::of(&site.upper())?.write_as(&site.work(), PREPARED)?;
         }
         if !site.private_mount {
             Client::new(&site.store).mount(&Self::spec(site))?;
@@ -92,7 +91,7 @@ impl Strategy for Overlay {
 
     fn is_changed(&self, site: &Site) -> Result<Option<bool>> {
         if site.work().join(PREPARED).exists() {
-            return Ok(None);
+            return Ok(Some(!Manifest::read_as(&site.work(), PREPARED)?.compare(&site.upper())?.is_empty()));
         }
         let upper = site.upper();
         let mut entries = fs::read_dir(&upper).context("cannot list", &upper)?;

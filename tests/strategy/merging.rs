@@ -87,3 +87,50 @@ fn a_work_tree_is_told_what_to_do_instead() {
     let said = treefork.fails(1, ["merge", "w"]).complaint();
     assert!(said.contains("work tree of the base's own repository") && said.contains("commit in it"), "{said}");
 }
+
+#[test]
+fn commits_in_the_fork_of_a_linked_work_tree_are_not_lost() {
+    let treefork = Treefork::new();
+    let env = treefork.env();
+    let main = base(env, &env.join("main"));
+    env.sh(&main, "git worktree add -q -b side ../side");
+    let side = env.join("side");
+    for strategy in ["copy", "overlay"] {
+        let label = format!("by-{strategy}");
+        let mut create = treefork.command(["create", "--strategy", strategy, "--label", &label]);
+        let fork = PathBuf::from(create.arg(&side).ok().text());
+        assert_eq!(treefork.ok(["diff", &label, "--name-status"]).text(), "", "{strategy}: its own git is no change");
+        env.sh(
+            &fork,
+            "sed -i s/^3$/three/ text; git commit -qam work; git tag mine-$(basename $PWD)-$RANDOM; echo u > u",
+        );
+        let commit = env.git(&fork, ["rev-parse", "HEAD"]);
+        let merged = treefork.ok(["merge", &label]);
+        let said = format!("{}{}", merged.text(), merged.complaint());
+        assert!(said.contains("refs/treefork/") && !said.contains("hooks"), "{strategy}: {said}");
+        let there = env.git(&main, ["for-each-ref", "--points-at", &commit, "--format=%(refname)"]);
+        assert!(there.contains("refs/treefork/") && there.contains("refs/tags/mine-"), "{strategy}: {there}");
+        assert_eq!(env.git(&side, ["log", "-1", "--format=%s"]), "one", "{strategy}");
+        assert_eq!(env.git(&side, ["status", "--porcelain"]), " M text\n?? u", "{strategy}");
+        env.sh(&side, "git reset -q --hard; rm u");
+    }
+    env.git(&main, ["fsck", "--strict"]);
+}
+
+#[test]
+fn a_work_tree_of_another_repository_in_the_base_is_no_change() {
+    let treefork = Treefork::new();
+    let env = treefork.env();
+    let other = base(env, &env.join("other"));
+    let base = env.dir("base");
+    std::fs::write(base.join("file"), "x").expect("ours");
+    env.sh(&other, "git worktree add -q -b side ../base/side");
+    for strategy in ["copy", "overlay"] {
+        let mut create = treefork.command(["create", "--strategy", strategy, "--label", strategy]);
+        let fork = PathBuf::from(create.arg(&base).ok().text());
+        env.sh(&fork, "echo y > file; git -C side status");
+        assert_eq!(treefork.ok(["diff", strategy, "--name-status"]).text(), "M file", "{strategy}");
+        treefork.ok(["merge", strategy]);
+        env.sh(&base, "echo x > file");
+    }
+}
