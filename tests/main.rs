@@ -11,6 +11,7 @@ mod docs;
 mod git;
 mod harness;
 mod life;
+mod merge;
 mod mount;
 mod run;
 mod semantics;

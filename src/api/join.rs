@@ -9,7 +9,7 @@ use crate::fork::preserved::{self, Siblings};
 use crate::fork::{self, Base, Forks, Locked, Record, State, Store};
 use crate::merge::{self, Options, Plan, Recovered, Source};
 use crate::server::Client;
-use crate::strategy::{self, Way};
+use crate::strategy::Way;
 
 /// What came of the merge of a fork.
 #[derive(Debug)]
@@ -47,18 +47,13 @@ pub fn merge_fork(
         return Ok(Landing { record: locked.record, plan: first, merged: false, removed: false });
     }
     refuse_if_used(&locked)?;
-    if locked.record.state == State::Merging {
-        // Killed just before its first step or after its last.
-        locked.record.enter(State::Live, &locked.dir)?;
-    }
-    locked.record.enter(State::Merging, &locked.dir)?;
-    Client::new(store.root()).unmount(locked.record.id.as_str())?;
+    forks.begin_merge(&mut locked)?;
     let parent = options.into.as_deref().map_or_else(|| Ok(record.base.clone()), Base::at)?;
     let siblings = Siblings::of(forks, parent, &record.id);
     let outcome = match merge::merge(&source, &store.bases(), options, &siblings, wait, waiting) {
         Ok(outcome) => outcome,
         Err(error) => {
-            back_to_life(store, &mut locked)?;
+            forks.end_merge(&mut locked)?;
             return Err(error);
         }
     };
@@ -71,7 +66,7 @@ pub fn merge_fork(
         if outcome.landed {
             goes_on(store, &mut locked);
         }
-        back_to_life(store, &mut locked)?;
+        forks.end_merge(&mut locked)?;
     }
     Ok(Landing { record, plan: outcome.plan, merged, removed })
 }
@@ -102,7 +97,7 @@ pub fn source(store: &Store, record: &Record) -> Result<Source> {
 pub fn recover(store: &Store) -> Result<Vec<Recovered>> {
     let found = merge::recover(&store.bases())?;
     for recovered in &found {
-        let forks = Forks::open(store.clone())?;
+        let forks = Forks::unrecovered(store.clone());
         let Some(id) = recovered.fork.parse().ok() else { continue };
         let Some(mut locked) = forks.lock(&id, "recovery of a merge")? else { continue };
         if locked.record.state != State::Merging {
@@ -114,7 +109,7 @@ pub fn recover(store: &Store) -> Result<Vec<Recovered>> {
             if recovered.landed {
                 goes_on(store, &mut locked);
             }
-            back_to_life(store, &mut locked)?;
+            forks.end_merge(&mut locked)?;
         }
     }
     Ok(found)
@@ -145,10 +140,4 @@ fn refuse_if_used(locked: &Locked) -> Result<()> {
         users.iter().map(|user| format!("{} (pid {}, {})", user.command, user.pid, user.by)).collect();
     let what = format!("the fork {} is in use by {}", locked.record.name(), names.join(", "));
     Err(Error::new(Kind::InUse, what).remedy("end those processes or leave the fork, then merge again"))
-}
-
-/// A fork that was not merged, or goes on, is mounted again.
-fn back_to_life(store: &Store, locked: &mut Locked) -> Result<()> {
-    locked.record.enter(State::Live, &locked.dir)?;
-    strategy::strategy(locked.record.strategy).revive(&locked.record.site(store.root(), &locked.dir))
 }

@@ -86,6 +86,11 @@ impl Forks {
         Ok(forks)
     }
 
+    /// The forks of a store as they are, for whoever brings them in order.
+    pub fn unrecovered(store: Store) -> Self {
+        Self { store }
+    }
+
     /// The store.
     pub fn store(&self) -> &Store {
         &self.store

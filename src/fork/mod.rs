@@ -9,6 +9,7 @@ mod find;
 mod forks;
 pub mod gc;
 pub mod journal;
+mod merging;
 mod name;
 mod origin;
 mod owner;

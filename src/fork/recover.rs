@@ -42,8 +42,9 @@ impl Forks {
         };
         let Some(mut locked) = locked else { return self.settle_recordless(id) };
         match locked.record.state {
-            // A merge has a journal of its own, which whoever knows merges finishes.
-            State::Live | State::Merging => {}
+            State::Live => {}
+            // The journal of the merge was dealt with before, by whoever knows merges; what is left is to mount it.
+            State::Merging => return self.end_merge(&mut locked),
             State::Creating => {
                 self.destroy_any(&locked.record, &locked.dir)?;
                 return self.finish_removal(locked);

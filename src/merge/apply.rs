@@ -163,6 +163,7 @@ impl Job<'_> {
             index_lock: false,
             phase: Phase::Staging,
             taken: Vec::new(),
+            left: Vec::new(),
             ops: Vec::new(),
             times: Vec::new(),
             settle: Settle::default(),
@@ -181,6 +182,7 @@ impl Job<'_> {
         let layout = Layout::new(self.source, &plan.steps, take)?;
         journal.stage = place.to_path_buf();
         journal.taken.clone_from(&layout.taken);
+        journal.left.clone_from(&layout.left);
         journal.times = layout.times(self.source, self.parent, &plan.steps)?;
         journal.times.extend(self.host_times(place, &journal.times));
         journal.settle = plan.settle.clone();
@@ -235,6 +237,8 @@ impl Job<'_> {
         journal.ops = ops;
         journal.phase = Phase::Ready;
         fault::point("merge.ready").context("cannot write the journal of", &self.parent.path)?;
+        // As late as possible: what others do to these directories until then is not to be undone.
+        replay.note_times(&mut journal);
         journal.write(self.store)?;
         replay.journal = journal;
         replay.land(false)

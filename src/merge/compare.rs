@@ -32,12 +32,14 @@ pub(crate) fn theirs(was: Option<&BaseState>, present: Option<&Stat>) -> Theirs 
         Theirs::Content
     } else if was.mode == present.mode && was.ctime == present.ctime {
         Theirs::Same
+    } else if was.mode == present.mode {
+        Theirs::Touched
     } else {
         Theirs::Attributes
     }
 }
 
-/// Whether the object's content is certainly what it was: the same object, not written to.
+/// Whether the object's content is most likely what it was: the same object, of the same size and time.
 pub(crate) fn same_content(was: &BaseState, present: &Stat) -> bool {
     was.ident == present.ident() && was.size == present.size && was.mtime == present.mtime
 }

@@ -124,6 +124,8 @@ pub(crate) struct Journal {
     pub(crate) index_lock: bool,
     pub(crate) phase: Phase,
     pub(crate) taken: Vec<Taken>,
+    /// Directories of the upper that something was moved out of, with the access and modification times they had.
+    pub(crate) left: Vec<(RelPath, Time, Time)>,
     pub(crate) ops: Vec<Op>,
     pub(crate) times: Vec<Times>,
     /// What the fork has to know of the result where it lives on.

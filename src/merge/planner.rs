@@ -437,13 +437,17 @@ impl<'a> Planner<'a> {
 
     fn attributes(&mut self, change: &Change, stat: &Stat, untouched: bool, found: Found) -> Result<()> {
         let (Some(lower), Some(was)) = (&change.lower, &change.was) else { return Ok(()) };
-        if untouched {
+        let settled = RelPath::clone(&change.path);
+        if untouched && !matches!(change.what, What::Move { .. }) {
+            self.plan.settle.open.push(settled);
             return Ok(());
         }
         let mode_changed = stat.mode != was.mode;
         let Found::There(there) = found else {
             if mode_changed {
                 self.conflict(&change.path, Reason::DeletedInParent);
+            } else {
+                self.plan.settle.open.push(settled);
             }
             return Ok(());
         };
@@ -456,6 +460,7 @@ impl<'a> Planner<'a> {
             })
             .map_err(failed(&change.path))?;
         if same_rest && there.mode == stat.mode {
+            self.plan.settle.open.push(settled);
             return Ok(());
         }
         // The times of a directory change with its entries too, so a difference in what the ledger does not hold can
@@ -469,13 +474,16 @@ impl<'a> Planner<'a> {
         let take = match verdict {
             Verdict::Take => true,
             Verdict::Conflict(reason) => self.resolved(&change.path, reason),
-            Verdict::Nothing | Verdict::Combine => false,
+            Verdict::Nothing | Verdict::Combine => {
+                self.plan.settle.open.push(settled.clone());
+                false
+            }
         };
         if take {
             if !matches!(change.what, What::Move { .. }) {
                 self.entry(change.path.clone(), Action::Attributes, stat, Some(there.mode), Some(stat.mode));
             }
-            self.plan.settle.open.push(change.path.clone());
+            self.plan.settle.open.push(settled);
             self.plan.steps.push(Step::Attributes { path: change.path.clone(), present: lower.clone() });
         }
         Ok(())

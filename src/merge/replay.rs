@@ -173,6 +173,23 @@ impl Replay<'_> {
         }
     }
 
+    /// Notes the present times of the directories that are going to change. Those of the one that holds the stage have
+    /// been changed by that already.
+    pub(crate) fn note_times(&self, journal: &mut Journal) {
+        self.parent.forget();
+        let host = self.host();
+        for times in &mut journal.times {
+            let Some((path, atime, mtime)) = &mut times.before else { continue };
+            if host.as_ref() == Some(path) {
+                continue;
+            }
+            if let Some(stat) = self.parent.look(path).ok().and_then(super::parent::Found::stat) {
+                (*atime, *mtime) = (stat.atime, stat.mtime);
+                times.after.2 = times.after.2.max(stat.mtime);
+            }
+        }
+    }
+
     fn set_times(&self, times: &Times, back: bool) -> Os<()> {
         let (path, atime, mtime) = match (&times.before, back) {
             (Some(before), true) => before,
@@ -213,7 +230,9 @@ impl Replay<'_> {
             }
         }
         point("merge.undo.times", &self.parent.path)?;
-        for times in &self.journal.times {
+        // While staging nothing was changed but the directory that holds the stage, and that is dealt with at the end.
+        let changed = if self.journal.phase == Phase::Ready { &self.journal.times[..] } else { &[] };
+        for times in changed {
             let path = times.before.as_ref().map_or(&times.after.0, |before| &before.0);
             self.set_times(times, true).context("cannot restore the times of", path.as_path())?;
         }
@@ -234,6 +253,12 @@ impl Replay<'_> {
                 Ok(()) | Err(Errno::NOENT | Errno::EXIST) => {}
                 Err(e) => return Err(e).context("cannot give back to the fork", taken.upper.as_path()),
             }
+        }
+        for (path, atime, mtime) in &self.journal.left {
+            let stamps = Timestamps { last_access: (*atime).into(), last_modification: (*mtime).into() };
+            let restored = crate::sys::open_beneath(&upper, path, rustix::fs::OFlags::PATH)
+                .and_then(|dir| At::new(&dir, ".").utimens(&stamps));
+            restored.context("cannot restore times in the fork's", path.as_path())?;
         }
         rustix::fs::syncfs(super::changes::open_dir(&upper).context("cannot open", &self.journal.upper)?)
             .context("cannot sync the upper layer", &self.journal.upper)
@@ -369,9 +394,12 @@ impl Replay<'_> {
 
     /// The times of the directory of the parent that held the stage.
     fn host_times(&self) -> Option<&Times> {
-        let host = self.journal.stage.parent()?.strip_prefix(&self.journal.parent).ok()?;
-        let host = RelPath::new(host)?;
+        let host = self.host()?;
         self.journal.times.iter().find(|times| times.after.0 == host)
+    }
+
+    fn host(&self) -> Option<RelPath> {
+        RelPath::new(self.journal.stage.parent()?.strip_prefix(&self.journal.parent).ok()?)
     }
 
     fn set_ref(&self, name: &str, before: Option<&str>, after: Option<&str>) -> Result<()> {

@@ -6,10 +6,12 @@
 //! landed. Such a fork must not be mounted meanwhile. Doing it twice does no harm.
 
 use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
 
-use rustix::fs::OFlags;
+use rustix::fs::{OFlags, Timestamps};
 use rustix::io::Errno;
 
+use super::Os;
 use super::journal::Journal;
 use super::parent::Parent;
 use crate::error::{Context, Result};
@@ -17,7 +19,7 @@ use crate::layer::ledger::{self, BaseState, Ledger};
 use crate::layer::marks;
 use crate::names::RelPath;
 use crate::strategy::manifest;
-use crate::sys::{At, open_beneath, open_root};
+use crate::sys::{At, Stat, open_beneath, open_root};
 
 pub(crate) fn settle(journal: &Journal, parent: &Parent) -> Result<()> {
     let cannot = "cannot settle the fork at";
@@ -51,21 +53,44 @@ pub(crate) fn settle(journal: &Journal, parent: &Parent) -> Result<()> {
             Err(e) => return Err(e).context(cannot, path.as_path()),
         }
     }
-    for path in &journal.settle.open {
-        let opened = open_beneath(&upper, path, OFlags::PATH | OFlags::DIRECTORY).and_then(|dir| {
-            let at = At::new(&dir, ".");
-            let opaque = at.xattr(OsStr::new(marks::OPAQUE))?.as_deref() == Some(b"y");
-            if opaque { at.remove_xattr(OsStr::new(marks::OPAQUE)) } else { Ok(()) }
-        });
-        match opened {
-            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => {}
+    // From the bottom up: a directory with nothing left in it goes, so that the parent's own shows.
+    let mut dirs = journal.settle.open.clone();
+    dirs.sort_by_key(|path| std::cmp::Reverse(path.as_path().components().count()));
+    for path in &dirs {
+        match open_up(&upper, path) {
+            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::NOTEMPTY | Errno::EXIST) => {}
             Err(e) => return Err(e).context(cannot, path.as_path()),
         }
     }
-    rewrite_ledger(journal, parent)
+    for path in &dirs {
+        show_times(&upper, parent, path).context(cannot, path.as_path())?;
+    }
+    rewrite_ledger(journal, parent, &upper)
 }
 
-fn rewrite_ledger(journal: &Journal, parent: &Parent) -> Result<()> {
+/// Gives a directory that stays in the upper the times of the parent's.
+fn show_times(upper: &OwnedFd, parent: &Parent, path: &RelPath) -> Os<()> {
+    let Some(stat) = parent.look(path)?.stat().filter(Stat::is_dir) else { return Ok(()) };
+    let times = Timestamps { last_access: stat.atime.into(), last_modification: stat.mtime.into() };
+    match open_beneath(upper, path, OFlags::PATH | OFlags::DIRECTORY) {
+        Ok(dir) => At::new(&dir, ".").utimens(&times),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+/// Lets the parent's entries show through a directory of the upper; `ENOTEMPTY` where it has some of its own.
+fn open_up(upper: &OwnedFd, path: &RelPath) -> Os<()> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
+    let dir = open_beneath(upper, &parent, OFlags::PATH | OFlags::DIRECTORY)?;
+    let at = At::new(&dir, name);
+    if at.stat()?.is_dir() && at.xattr(OsStr::new(marks::OPAQUE))?.as_deref() == Some(b"y") {
+        at.remove_xattr(OsStr::new(marks::OPAQUE))?;
+    }
+    at.rmdir()
+}
+
+fn rewrite_ledger(journal: &Journal, parent: &Parent, upper: &OwnedFd) -> Result<()> {
     let cannot = "cannot rewrite the ledger at";
     let work_path = journal.upper.with_file_name("work");
     let work = open_root(&work_path).context(cannot, &work_path)?;
@@ -83,8 +108,10 @@ fn rewrite_ledger(journal: &Journal, parent: &Parent) -> Result<()> {
         states.remove(path);
     }
     for path in &journal.settle.open {
-        if let Some(stat) = parent.look(path).context(cannot, path.as_path())?.stat() {
-            states.insert(path.clone(), BaseState::from(&stat));
+        let kept = open_beneath(upper, path, OFlags::PATH | OFlags::DIRECTORY).is_ok();
+        match parent.look(path).context(cannot, path.as_path())?.stat().filter(|_| kept) {
+            Some(stat) => drop(states.insert(path.clone(), BaseState::from(&stat))),
+            None => drop(states.remove(path)),
         }
     }
     let fresh = work_path.join("ledger.new");

@@ -55,8 +55,10 @@ fn git_dir() -> RelPath {
 /// What is to be made where, decided before anything is written.
 #[derive(Debug, Default)]
 pub(crate) struct Layout {
-    /// Directories to make, parents first: path in the stage, path in the fork.
-    dirs: Vec<(RelPath, RelPath)>,
+    /// Directories to make, parents first: path in the stage, path in the fork, attributes there.
+    dirs: Vec<(RelPath, RelPath, Option<Stat>)>,
+    /// Directories of the upper that objects leave, with the times they have.
+    pub(crate) left: Vec<(RelPath, Time, Time)>,
     /// Objects to make: path in the stage, what, path in the fork.
     objects: Vec<(RelPath, Make, RelPath)>,
     /// What leaves the upper instead of being copied.
@@ -122,6 +124,10 @@ impl Layout {
             }
         }
         layout.arrivals(steps, &mut arrive);
+        // Before anything leaves the upper: that changes the times of its directories.
+        for (_, shown, stat) in &mut layout.dirs {
+            *stat = Some(upper_dir(source, shown).context("cannot read the fork's", shown.as_path())?);
+        }
         if take {
             layout.take(source)?;
         }
@@ -165,7 +171,7 @@ impl Layout {
                 }
                 _ => {
                     staged.insert(path, stage.clone());
-                    self.dirs.push((stage, path.clone()));
+                    self.dirs.push((stage, path.clone(), None));
                     if top {
                         arrive.push(Draft::Attach { path: path.clone(), slot });
                     }
@@ -179,6 +185,11 @@ impl Layout {
             let Make::Upper { path, mode: None } = make else { continue };
             let stat = upper_object(source, None, path, |at| at.stat()).context("cannot read the fork's", path)?;
             if stat.is_file() && stat.nlink == 1 {
+                let dir = path.parent().unwrap_or_default();
+                if self.left.last().is_none_or(|(last, ..)| *last != dir) {
+                    let stat = upper_dir(source, &dir).context("cannot read the fork's", dir.as_path())?;
+                    self.left.push((dir, stat.atime, stat.mtime));
+                }
                 self.taken.push(Taken { upper: path.clone(), stage: stage.clone() });
             }
         }
@@ -188,7 +199,7 @@ impl Layout {
     /// Makes everything in the stage, and says what is to be done in the parent. Syncs what it made.
     pub(crate) fn build(&self, source: &Source, parent: &Parent, stage: &OwnedFd) -> Result<Vec<Op>> {
         let taken: HashSet<&RelPath> = self.taken.iter().map(|taken| &taken.stage).collect();
-        for (path, _) in &self.dirs {
+        for (path, ..) in &self.dirs {
             fault::point("merge.stage.dir").context("cannot stage", path.as_path())?;
             entry(stage, path, |at| at.mkdir(0o700)).context("cannot stage", path.as_path())?;
         }
@@ -200,10 +211,10 @@ impl Layout {
             builder.object(path, make, take, &mut names).context("cannot stage", shown.as_path())?;
         }
         // Times of a directory last, when nothing more is made in it.
-        for (path, shown) in self.dirs.iter().rev() {
+        for (path, shown, stat) in self.dirs.iter().rev() {
             let from = open_beneath(&source.upper, shown, OFlags::RDONLY | OFlags::DIRECTORY);
             let made = from.and_then(|from| {
-                let stat = Stat::of(from.as_fd())?;
+                let stat = stat.map_or_else(|| Stat::of(from.as_fd()), Ok)?;
                 entry(stage, path, |to| copy::metadata(At::new(&from, "."), to, &stat, skip))
             });
             made.context("cannot stage", shown.as_path())?;
@@ -220,7 +231,7 @@ impl Layout {
         if self.objects.len() + self.dirs.len() > FEW {
             return Ok(rustix::fs::syncfs(super::changes::open_dir(stage)?)?);
         }
-        let all = self.objects.iter().map(|(path, ..)| path).chain(self.dirs.iter().map(|(path, _)| path));
+        let all = self.objects.iter().map(|(path, ..)| path).chain(self.dirs.iter().map(|(path, ..)| path));
         for path in all {
             let fd = open_beneath(stage, path, OFlags::PATH | OFlags::NOFOLLOW)?;
             let kind = Stat::of(fd.as_fd())?.file_type();
@@ -263,6 +274,11 @@ impl Layout {
         }
         Ok(all)
     }
+}
+
+/// The attributes of a directory of the upper.
+fn upper_dir(source: &Source, path: &RelPath) -> Os<Stat> {
+    Stat::of(open_beneath(&source.upper, path, OFlags::PATH | OFlags::DIRECTORY)?.as_fd())
 }
 
 /// The path of a directory of the parent in the result, or the other way round.

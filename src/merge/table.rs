@@ -33,7 +33,10 @@ pub enum Ours {
 pub enum Theirs {
     /// What the fork saw.
     Same,
-    /// The same object and content; mode, owner, extended attributes or number of names changed.
+    /// The same object with the same size, times and mode, but its change time moved: its names, its owner or its
+    /// extended attributes changed, or nothing at all (a merge that was undone).
+    Touched,
+    /// The same object with the same size and times; its mode changed.
     Attributes,
     /// The same type, other content.
     Content,
@@ -124,7 +127,10 @@ pub fn verdict(ours: Ours, theirs: Theirs) -> Verdict {
         (Ours::Delete | Ours::DeleteDir, Theirs::Nothing | Theirs::Appeared | Theirs::AppearedDir) => Nothing,
         (Ours::Edit | Ours::Replace, Theirs::Appeared | Theirs::AppearedDir) => Conflict(BothAdded),
 
-        (Ours::Edit, Theirs::Attributes | Theirs::Content) => Combine,
+        (Ours::Edit, Theirs::Touched | Theirs::Attributes | Theirs::Content) => Combine,
+        // Nothing that could be lost is known to have changed.
+        (Ours::Replace | Ours::Delete | Ours::DeleteDir | Ours::DirAttributes | Ours::MoveDir, Theirs::Touched) => Take,
+        (Ours::Add | Ours::AddDir, Theirs::Touched) => Conflict(BothAdded),
         (Ours::Edit, Theirs::Retyped) => Conflict(TypeChanged),
         (Ours::Edit | Ours::Replace, Theirs::Gone) => Conflict(DeletedInParent),
         (Ours::Replace, Theirs::Attributes | Theirs::Content | Theirs::Retyped) => Conflict(TypeChanged),

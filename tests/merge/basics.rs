@@ -1,0 +1,193 @@
+//! What a merge brings over, and what it refuses.
+
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+
+use super::kit::Work;
+use crate::common::{Look, Run, Tree, assert_same};
+
+const BASE: &str =
+    "mkdir -p d/sub empty; seq 9 > f; seq 99 > d/x; seq 5 > d/sub/y; ln -s f l; ln d/x hard; echo gone > g";
+
+/// Work of every kind, which leaves a tree that differs from [`BASE`] in all of it.
+const EVERYTHING: &str = r#"
+    echo more >> f; chmod 750 f; setfattr -n user.a -v b f
+    echo linked >> hard
+    mv d e; echo new > e/new; rm e/sub/y; chmod 711 e/sub
+    rm g; mkdir g; echo in > g/in; mkdir -p n/m/o; echo deep > n/m/o/p; chmod 700 n/m
+    rmdir empty; ln -sfn nowhere l; ln -s /etc out
+    mkfifo fifo; python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("sock")'
+    touch -d '2001-02-03 04:05:06.789' f e/new; touch -h -d '2002-02-02' out
+    printf x > $'a\nb'; printf y > $'\xff\xfe'; printf z > "$(printf 'n%.0s' {1..255})"
+    ln n/m/o/p n/twin"#;
+
+#[test]
+fn the_parent_becomes_what_the_fork_shows() {
+    let work = Work::plain(BASE);
+    let fork = work.fork("all", EVERYTHING);
+    let wanted = Look::default().at(&fork);
+    let report = work.merge("all", &[]);
+    assert_eq!(report["removed"], true, "{report}");
+    assert_same(&wanted, &Tree::at(&work.base), "the base after the merge");
+    assert!(!fork.exists());
+    assert_eq!(work.leftovers(), Vec::<std::path::PathBuf>::new());
+    let special = |name: &str| std::fs::symlink_metadata(work.base.join(name)).expect("merged").file_type();
+    assert!(special("fifo").is_fifo() && special("sock").is_socket());
+    assert_eq!(
+        std::fs::metadata(work.base.join("e/x")).expect("merged").ino(),
+        std::fs::metadata(work.base.join("hard")).expect("merged").ino()
+    );
+}
+
+#[test]
+fn nothing_of_ours_stays_on_what_was_merged() {
+    let work = Work::plain(BASE);
+    work.fork("all", EVERYTHING);
+    work.merge("all", &[]);
+    let marked = work.in_base("getfattr -R -h -d -m 'user.overlay' . 2> /dev/null || true");
+    assert_eq!(marked, "");
+}
+
+#[test]
+fn a_clean_fork_touches_nothing() {
+    let work = Work::plain(BASE);
+    work.fork("clean", "cat f d/x > /dev/null; ls -R > /dev/null");
+    let before = Look::default().ino().ctime().at(&work.base);
+    let report = work.merge("clean", &[]);
+    assert_eq!((&report["merged"], &report["removed"]), (&true.into(), &true.into()), "{report}");
+    assert_same(&before, &Look::default().ino().ctime().at(&work.base), "the base");
+}
+
+#[test]
+fn a_conflict_writes_nothing_at_all() {
+    let work = Work::plain(BASE);
+    let fork = work.fork("c", "echo fork > f; echo fine > fine; rm -r d");
+    work.in_base("echo parent > f; echo more > d/more");
+    let before = Look::default().ino().ctime().at(&work.base);
+    let mut conflicts = work.conflicts("c", &[]);
+    conflicts.sort();
+    let wanted = [("d/more", "new-in-deleted"), ("f", "both-changed")];
+    assert_eq!(conflicts, wanted.map(|(path, why)| (path.to_owned(), why.to_owned())));
+    assert_same(&before, &Look::default().ino().ctime().at(&work.base), "the base");
+    assert_eq!(std::fs::read_to_string(fork.join("fine")).expect("the fork lives"), "fine\n");
+    // The operator decides.
+    work.merge("c", &["--resolve", "ours", "f", "--resolve", "ours", "d"]);
+    assert_eq!(work.in_base("cat f; ls"), "fork\nempty\nf\nfine\ng\nhard\nl");
+}
+
+#[test]
+fn deciding_for_the_parent_leaves_it_alone() {
+    let work = Work::plain(BASE);
+    work.fork("c", "echo fork > f; echo fine > fine");
+    work.in_base("echo parent > f");
+    work.merge("c", &["--resolve", "theirs", "f"]);
+    assert_eq!(work.in_base("cat f fine"), "parent\nfine");
+}
+
+#[test]
+fn only_some_paths_and_the_rest_later() {
+    let work = Work::plain(BASE);
+    let fork = work.fork("part", "echo one > d/y; echo two > f; mkdir -p n/a n/b; echo 3 > n/a/3; echo 4 > n/b/4");
+    let report = work.merge("part", &["--only", "d", "--only", "n/a"]);
+    assert_eq!(report["removed"], false);
+    assert_eq!(work.in_base("cat d/y; head -1 f; find n | sort"), "one\n1\nn\nn/a\nn/a/3");
+    assert_eq!(work.treefork.env().sh(&fork, "cat d/y f n/a/3 n/b/4"), "one\ntwo\n3\n4");
+    work.merge("part", &[]);
+    assert_eq!(work.in_base("cat f n/b/4"), "two\n4");
+}
+
+#[test]
+fn a_kept_fork_goes_on_from_the_merged_state() {
+    let work = Work::plain(BASE);
+    let fork = work.fork("kept", EVERYTHING);
+    work.merge("kept", &["--keep"]);
+    assert_same(&Tree::at(&work.base), &Tree::at(&fork), "the fork after its merge");
+    assert_eq!(work.merge("kept", &["--keep"])["entries"], serde_json::json!([]), "nothing left to merge");
+    // Both go on, and meet again.
+    work.treefork.env().sh(&fork, "echo again > e/new; rm n/twin; mv e d; echo 1 > d/2");
+    work.in_base("echo parent > g/in");
+    assert_eq!(std::fs::read(fork.join("g/in")).expect("reads"), b"parent\n");
+    work.merge("kept", &["--keep"]);
+    assert_same(&Tree::at(&fork), &Tree::at(&work.base), "the base after the second merge");
+}
+
+#[test]
+fn swaps_and_chains_of_directories() {
+    let work = Work::plain("mkdir -p a/i b c/d/e; echo a > a/f; echo b > b/f; echo e > c/d/e/f");
+    let script = "mv a t; mv b a; mv t b; mv c/d/e e; mv c a/c; mv e a/c/d/e2; mkdir c; echo new > c/f";
+    let fork = work.fork("swap", script);
+    let wanted = Tree::at(&fork);
+    work.merge("swap", &[]);
+    assert_same(&wanted, &Tree::at(&work.base), "the base");
+}
+
+#[test]
+fn deep_renames_carry_what_the_parent_did_inside() {
+    let work = Work::plain("mkdir -p a/b; seq 9 > a/b/f; echo x > a/x");
+    work.fork("move", "mv a z; echo fork >> z/x");
+    work.in_base("echo parent > a/b/new; echo changed > a/b/f");
+    work.merge("move", &[]);
+    assert_eq!(work.in_base("find . -type f | sort; cat z/b/f z/x"), "./z/b/f\n./z/b/new\n./z/x\nchanged\nx\nfork");
+}
+
+#[test]
+fn same_size_within_the_same_second_is_seen() {
+    // Case 86.
+    let work = Work::plain("echo aaaa > f");
+    work.fork("c", "echo fork > f");
+    work.in_base("t=$(stat -c %Y f); echo bbbb > f; touch -d \"@$t.5\" f");
+    assert_eq!(work.conflicts("c", &[]), [("f".to_owned(), "both-changed".to_owned())]);
+}
+
+#[test]
+fn diff_and_dry_run_agree() {
+    let work = Work::repository(BASE);
+    work.fork("d", &format!("{EVERYTHING}; mkdir -p .git/hooks; echo '#!/bin/sh' > .git/hooks/pre-commit"));
+    let parse =
+        |args: &[&str]| -> serde_json::Value { serde_json::from_slice(&work.treefork.ok(args).stdout).expect("JSON") };
+    let (plan, diff) = (parse(&["merge", "--dry-run", "--json", "d"]), parse(&["diff", "--json", "d"]));
+    assert_eq!(plan["entries"], diff["entries"]);
+    assert_eq!(plan["left_out"], serde_json::json!([{"path": ".git/hooks/pre-commit", "why": "git-setting"}]));
+    let text = work.treefork.ok(["diff", "--name-status", "d"]).text();
+    let entries = plan["entries"].as_array().expect("a list");
+    assert_eq!(text.lines().filter(|line| !line.starts_with(['-', 'G'])).count(), entries.len(), "{text}");
+    assert!(text.contains("A out (leads outside, to /etc)"), "{text}");
+    assert!(text.contains("(mode 644 -> 750)"), "{text}");
+    let full = work.treefork.ok(["diff", "d"]);
+    assert!(full.stdout.windows(6).any(|bytes| bytes == b"+more\n"), "{}", full.text());
+    let forks = work.treefork.ok(["list"]).text();
+    assert!(forks.contains('d'), "diff leaves the fork: {forks}");
+}
+
+#[test]
+fn conflicts_previews_pairs() {
+    let work = Work::plain(BASE);
+    work.fork("one", "echo 1 > f; rm -r d");
+    work.fork("two", "echo 2 > f");
+    work.fork("three", "echo 3 > d/x");
+    let done = work.treefork.command(["conflicts", "one", "two", "three"]).fails(1);
+    assert_eq!(done.text(), "one two f\none three d/x");
+}
+
+#[test]
+fn names_of_any_bytes_come_over_whole() {
+    let work = Work::plain("mkdir $'d\\xff'; echo 1 > $'d\\xff/\\x01'");
+    work.fork("n", "echo 2 > $'d\\xff/\\x01'; ln -s $'\\xfe' $'d\\xff/l'");
+    work.merge("n", &[]);
+    let dir = work.base.join(std::ffi::OsStr::from_bytes(b"d\xff"));
+    assert_eq!(std::fs::read(dir.join("\u{1}")).expect("merged"), b"2\n");
+    assert_eq!(std::fs::read_link(dir.join("l")).expect("merged").as_os_str().as_bytes(), b"\xfe");
+}
+
+#[test]
+fn into_another_tree_with_the_same_content() {
+    let work = Work::plain(BASE);
+    let other = work.treefork.env().dir("other");
+    work.treefork.env().sh(&other, &format!("cp -a {}/. .; echo own > own", work.base.display()));
+    let fork = work.fork("i", EVERYTHING);
+    let wanted = Look::default().without("own").at(&fork);
+    let base = Tree::at(&work.base);
+    work.merge("i", &["--into", other.to_str().expect("text")]);
+    assert_same(&base, &Tree::at(&work.base), "the base");
+    assert_same(&wanted, &Look::default().without("own").at(&other), "the other tree");
+}

@@ -1,0 +1,8 @@
+//! Merging: the matrix of verdicts, git, crashes at every step, failures in the middle, concurrency, odd names.
+
+mod basics;
+mod crash;
+mod faults;
+mod git;
+mod kit;
+mod matrix;
