@@ -185,6 +185,10 @@ fn show(status: &Status) -> String {
     for advisory in &record.advisories {
         row("advisory", advisory.clone());
     }
+    if status.unwatched {
+        let what = "the base is too large to watch: changes by others show a moment later, and reading costs more";
+        row("advisory", format!("{what}; fs.inotify.max_user_watches says how much is watched"));
+    }
     for path in &status.drift {
         row("drift", path.0.display().to_string());
     }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{Listed, Record, State, Store, base, find};
 use crate::error::Result;
-use crate::server::{Client, MOUNT_KIND};
+use crate::server::{Client, Drift, MOUNT_KIND};
 use crate::strategy::{Guarantees, Way, strategy};
 use crate::sys::mounts;
 
@@ -65,6 +65,8 @@ pub struct Status {
     pub changes: Option<u64>,
     /// Base paths that changed under it, below the base's root.
     pub drift: Vec<Drifted>,
+    /// Some directories of the base could not be watched: changes there are noticed a moment later.
+    pub unwatched: bool,
     /// What it may be relied on for.
     pub guarantees: Guarantees,
 }
@@ -113,7 +115,7 @@ impl<'a> Look<'a> {
         let drift = match mount {
             Mount::Alive => self.client.drift(record.id.as_str()).unwrap_or_default(),
             Mount::Private if self.serves(&record) => self.client.drift(record.id.as_str()).unwrap_or_default(),
-            Mount::Stale | Mount::Absent | Mount::Files | Mount::Private => vec![],
+            Mount::Stale | Mount::Absent | Mount::Files | Mount::Private => Drift::default(),
         };
         let (upper_bytes, changes) = match record.strategy {
             Way::Overlay => {
@@ -130,7 +132,8 @@ impl<'a> Look<'a> {
             base_problem: base::reopen(&record.base).err().map(|e| e.to_string()),
             upper_bytes,
             changes,
-            drift: drift.into_iter().map(Drifted).collect(),
+            drift: drift.paths.into_iter().map(Drifted).collect(),
+            unwatched: drift.unwatched,
             guarantees: strategy(record.strategy).guarantees(),
             record,
         }

@@ -78,7 +78,7 @@ impl Backend for Fuse {
             }
             How::Device(device) => Session::serve(Arc::clone(&overlay), device, &options)?,
         };
-        Ok(Box::new(Served { session, overlay, upper }))
+        Ok(Box::new(Served { session, overlay, upper, unwatched: self.watch.is_none() }))
     }
 }
 
@@ -86,6 +86,8 @@ struct Served {
     session: Session,
     overlay: Arc<Overlay>,
     upper: OwnedFd,
+    /// Nothing at all is watched.
+    unwatched: bool,
 }
 
 impl Mounted for Served {
@@ -103,6 +105,10 @@ impl Mounted for Served {
 
     fn drift(&self) -> Vec<PathBuf> {
         self.overlay.drift().into_iter().map(|path| path.as_path().to_path_buf()).collect()
+    }
+
+    fn is_unwatched(&self) -> bool {
+        self.unwatched || self.overlay.watch_limited()
     }
 
     fn preserve(&self, layer: &Layer) -> Result<()> {

@@ -24,6 +24,15 @@ const END_PATIENCE: Duration = Duration::from_secs(30);
 /// How often a request is sent again when the server ends under it.
 const TRIES: usize = 3;
 
+/// What changed in the base of a fork.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Drift {
+    /// The paths, below the base's root.
+    pub paths: Vec<PathBuf>,
+    /// Some directories of the base could not be watched.
+    pub unwatched: bool,
+}
+
 /// How to reach the server of one store.
 #[derive(Clone, Debug)]
 pub struct Client {
@@ -95,10 +104,12 @@ impl Client {
         }
     }
 
-    /// The paths of the base that changed under a fork, below the base's root.
-    pub fn drift(&self, id: &str) -> Result<Vec<PathBuf>> {
+    /// What changed in the base under a fork.
+    pub fn drift(&self, id: &str) -> Result<Drift> {
         match self.ask_running(&Request::Drift { id: id.to_owned() })? {
-            Some(Reply::Drift(paths)) => Ok(paths.into_iter().map(|path| path.0).collect()),
+            Some(Reply::Drift { paths, unwatched }) => {
+                Ok(Drift { paths: paths.into_iter().map(|path| path.0).collect(), unwatched })
+            }
             Some(other) => Err(self.unexpected(&other)),
             None => Err(self.gone()),
         }

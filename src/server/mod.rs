@@ -23,7 +23,7 @@ mod table;
 mod wire;
 
 pub use backend::Fuse;
-pub use client::Client;
+pub use client::{Client, Drift};
 pub use log_file::LogFile;
 pub use protocol::{Layer, MountInfo, MountSpec, Pong};
 pub use run::{Options, run};

@@ -118,7 +118,12 @@ pub(super) enum Reply {
     /// To `Stats`.
     Stats(BTreeMap<String, u64>),
     /// To `Drift`.
-    Drift(Vec<DriftedPath>),
+    Drift {
+        /// What changed.
+        paths: Vec<DriftedPath>,
+        /// Some directories of the base are not watched.
+        unwatched: bool,
+    },
     /// It did not work.
     Failed(Failure),
 }

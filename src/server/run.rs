@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -276,8 +276,9 @@ impl Server {
                 return Ok(Reply::Stats(stats));
             }
             Request::Drift { id } => {
-                let paths: Vec<PathBuf> = self.table.get(&id)?.drift();
-                return Ok(Reply::Drift(paths.into_iter().map(DriftedPath).collect()));
+                let mounted = self.table.get(&id)?;
+                let paths = mounted.drift().into_iter().map(DriftedPath).collect();
+                return Ok(Reply::Drift { paths, unwatched: mounted.is_unwatched() });
             }
             Request::Mount(spec) => self.table.mount(spec, How::Here)?,
             Request::Attach(spec) => {

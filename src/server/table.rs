@@ -39,6 +39,9 @@ pub trait Mounted: Send + Sync {
     fn stats(&self) -> Vec<(String, u64)>;
     /// Base paths that changed under the fork.
     fn drift(&self) -> Vec<PathBuf>;
+    /// Whether some directories of the base could not be watched: what changes there is noticed a moment later, and
+    /// reading there costs more.
+    fn is_unwatched(&self) -> bool;
     /// Brings all that was written to the disk.
     fn sync(&self) -> Result<()>;
     /// Reads through a new preserved layer from now on.
@@ -279,6 +282,9 @@ mod tests {
         }
         fn drift(&self) -> Vec<PathBuf> {
             vec![]
+        }
+        fn is_unwatched(&self) -> bool {
+            false
         }
         fn sync(&self) -> Result<()> {
             Ok(())

@@ -65,6 +65,40 @@ one" ] || { echo "wrong content in $fork" >&2; exit 1; }
     assert!(!base.join("mine").exists(), "nothing came through to the base");
 }
 
+/// The server is killed again and again under many who make, use and remove forks: each command either works or says why
+/// it did not, and nothing is left behind.
+#[test]
+fn a_server_that_is_killed_all_the_time() {
+    let treefork = Treefork::new();
+    let base = small_base(&treefork, "base");
+    treefork.create(&base, "steady");
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        for worker in 0..4 {
+            let (treefork, base, tell) = (&treefork, &base, tell.clone());
+            scope.spawn(move || {
+                for n in 0..6 {
+                    let label = format!("w{worker}-{n}");
+                    let made = treefork.create(base, &label);
+                    tell.send(()).expect("heard until all are done");
+                    // Fails where the server is killed just now.
+                    let _ = treefork.env().command("touch").arg(made.join("new")).done();
+                    treefork.ok(["remove", "--force", &label]);
+                }
+            });
+        }
+        drop(tell);
+        // One kill for every four forks.
+        for _ in told.iter().step_by(4) {
+            kill_server_if_any(&treefork);
+        }
+    });
+    let path = treefork.ok(["path", "steady"]).text();
+    assert_eq!(treefork.env().sh(std::path::Path::new(&path), "cat file"), "one");
+    treefork.ok(["remove", "steady"]);
+    assert_nothing_left(&treefork);
+}
+
 /// The same label from many at once: one gets it.
 #[test]
 fn one_label_is_given_once() {
@@ -107,4 +141,19 @@ fn one_server_however_many_start_it() {
     let all: Vec<String> = (0..24).map(|n| format!("r{}-{}", n / 8, n % 8)).collect();
     treefork.ok(["remove"].into_iter().chain(all.iter().map(String::as_str)));
     assert_nothing_left(&treefork);
+}
+
+/// Kills the server whose number stands in the lock, if it is still that.
+fn kill_server_if_any(treefork: &Treefork) {
+    let store = treefork.env().store();
+    let holder = std::fs::read(store.join("server.lock")).unwrap_or_default();
+    let holder: serde_json::Value = serde_json::from_slice(&holder).unwrap_or_default();
+    let Some(pid) = holder["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()) else { return };
+    let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    if String::from_utf8_lossy(&command).contains(store.to_str().expect("UTF-8"))
+        && let Some(pid) = rustix::process::Pid::from_raw(pid)
+    {
+        // Gone already where the kill before it was just now.
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
 }
