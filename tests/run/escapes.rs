@@ -64,6 +64,29 @@ fn git_redirection_of_the_caller_does_not_reach_the_command() {
     }
 }
 
+/// Case 76: a base whose git directory lies elsewhere. What git does in the fork stays there.
+#[test]
+fn a_git_directory_elsewhere_is_left_alone() {
+    for who in BOTH {
+        let site = Site::new(who);
+        let work = site.env.join("work");
+        let make = "git -C base worktree add -q ../linked -b side && git clone -q --separate-git-dir=apart base separate && \
+                    git init -q super && cd super && git submodule --quiet add ../base sub && git commit -qm sub";
+        let mut command = site.command("bash");
+        command.args(["-ec", make]).current_dir(&work).ok();
+        let look = || crate::common::Look::default().ino().ctime().at(&work);
+        for base in ["linked", "separate", "super/sub"] {
+            let before = look();
+            let script = "echo 2 > file; git commit -qam two; git checkout -q -b new; echo 3 > file; git stash -q; \
+                          git gc -q; git fsck 2>/dev/null; git rev-list --count HEAD";
+            let mut run = site.treefork(["run", "--", "bash", "-ec", script]);
+            let done = run.current_dir(work.join(base)).ok();
+            assert_eq!(done.text(), "2", "{who:?} {base}");
+            assert_same(&before, &look(), &format!("{who:?}: everything beside and above {base}"));
+        }
+    }
+}
+
 #[test]
 fn links_to_the_base_lead_into_the_fork() {
     for who in BOTH {
