@@ -2,6 +2,7 @@
 
 mod examples;
 mod links;
+mod packaging;
 mod promises;
 mod readme;
 
