@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::environment::ForkOf;
 use super::{
-    CancelToken, Cleanup, CommandRunner, Directory, Environment, EnvironmentForker, Fork, Isolated, Workspace, join,
+    CancelToken, Cleanup, CommandRunner, Directory, Environment, EnvironmentForker, Fork, Isolated, Workspace, caveat,
+    join,
 };
 use crate::error::{Error, Kind, Result};
 use crate::fork::{Forks, Id, LABEL_MAX, Label, Record, Request, Store};
@@ -158,7 +159,10 @@ impl EnvironmentForker for Forker {
         let cleanup = Cleanup::new(forks.clone(), record.id.clone());
         cancel.check()?;
         let environment = self.environment(&forks, &record)?;
-        Ok(Fork { environment, cleanup, advisory: record.advisories.join("; ") })
+        let isolated = matches!(self.options.runner, Runner::Isolated);
+        let caveat = caveat(&record).filter(|_| isolated).map(str::to_owned);
+        let advisories: Vec<String> = record.advisories.iter().cloned().chain(caveat).collect();
+        Ok(Fork { environment, cleanup, advisory: advisories.join("; ") })
     }
 }
 

@@ -45,4 +45,4 @@ pub use forker::{Builder, Forker};
 pub use join::{Landing, merge_fork, recover, source};
 pub use manager::{Managed, Manager};
 pub use merger::{Merger, SerializingMerger};
-pub use runner::{Isolated, target};
+pub use runner::{Isolated, caveat, target};

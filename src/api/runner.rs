@@ -90,6 +90,13 @@ pub fn target(forks: &Forks, record: &Record) -> Target {
     }
 }
 
+/// What does not work in an isolated command in a fork of this kind, as a sentence for the caller.
+pub fn caveat(record: &Record) -> Option<&'static str> {
+    // Its `.git` leads to the base's, which is the one thing that such a command must not reach.
+    let what = "git does not work in an isolated command in a linked work tree, whose repository is the base's";
+    (record.strategy == Way::Worktree).then_some(what)
+}
+
 /// How a command's namespace gets the fork of this site served that it mounts itself.
 fn attach(site: Site) -> Attach {
     let mode = std::fs::metadata(&site.base).map_or(0o40755, |meta| meta.mode());

@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use super::create;
 use super::output::{self, Context};
-use crate::api::target;
+use crate::api::{caveat, target};
 use crate::error::{Error, Kind, Result};
 use crate::fork::{Forks, Record, Request, journal};
 use crate::run::{self, Environment, Event, Handle, Outcome};
@@ -188,6 +188,9 @@ fn in_existing(context: &Context, name: &str, job: run::Job, summary: bool) -> R
 /// Runs a job in the fork of a record, and writes down that it did.
 fn in_fork(forks: &Forks, record: &Record, job: run::Job, signals: &signals::Forwarding) -> Result<Outcome> {
     let shown = shown(&job.args);
+    if let Some(caveat) = caveat(record).filter(|_| job.isolation == run::Isolation::Path) {
+        output::note(&format!("{caveat}; use --isolation cwd for that"));
+    }
     let terminal = signals::Terminal::remember();
     let running = run::start(target(forks, record), job)?;
     signals.reach(running.handle());
