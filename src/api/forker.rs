@@ -1,5 +1,6 @@
 //! Making forks as environments.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -147,6 +148,11 @@ impl EnvironmentForker for Forker {
         cancel.check()?;
         let mut request = self.request(base.root()?)?;
         request.label = sanitized(label);
+        let token = cancel.clone();
+        request.wishes.progress = Some(Arc::new(move |_, _| match token.is_cancelled() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }));
         let forks = join::open(&self.store)?;
         let record = match forks.create(&request) {
             Err(e) if e.kind() == Kind::Exists && request.label.is_some() => {

@@ -143,6 +143,7 @@ fn progress() -> Option<Progress> {
             bar.set_message(format!("{entries} entries, {}", indicatif::HumanBytes(bytes)));
             bar.tick();
         }
+        std::ops::ControlFlow::Continue(())
     }))
 }
 

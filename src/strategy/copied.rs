@@ -65,11 +65,9 @@ fn copy_tree(site: &Site, wishes: &Wishes, reflink: bool) -> Result<(Report, See
         symlinks: site.symlinks,
         skip: &|_| false,
         threads: copy::default_threads(),
-        watch: &|progress| {
-            if let Some(tell) = &wishes.progress {
-                tell(progress.entries, progress.bytes);
-            }
-            ControlFlow::Continue(())
+        watch: &|progress| match &wishes.progress {
+            Some(tell) => tell(progress.entries, progress.bytes),
+            None => ControlFlow::Continue(()),
         },
         observe: &|path, base, copy| {
             seen.lock().insert(path.clone(), (*base, *copy));

@@ -13,6 +13,7 @@ mod reflink;
 mod worktree;
 
 use std::fmt;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -88,8 +89,8 @@ pub struct Guarantees {
     pub cost: &'static str,
 }
 
-/// Called now and then while files are copied, with the entries and bytes done so far.
-pub type Progress = Arc<dyn Fn(u64, u64) + Send + Sync>;
+/// Called now and then while files are copied, with the entries and bytes done so far; breaking off cancels the copy.
+pub type Progress = Arc<dyn Fn(u64, u64) -> ControlFlow<()> + Send + Sync>;
 
 /// How the caller wants the fork.
 #[derive(Clone, Default)]

@@ -1,6 +1,7 @@
 //! Copies and reflinks: everything is there, the base is untouched, git re-reads nothing, and changes are found.
 
 use std::fs;
+use std::ops::ControlFlow;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::Arc;
@@ -32,6 +33,7 @@ fn check(strategy: &dyn Strategy, root: &Path, unchanged: &str) -> Made {
     let seen = Arc::clone(&entries);
     let progress: treefork::strategy::Progress = Arc::new(move |n, _| {
         seen.fetch_max(n, Ordering::Relaxed);
+        ControlFlow::Continue(())
     });
     let made = strategy.create(&site, &Wishes { progress: Some(progress), ..Wishes::default() }).expect("made");
     assert!(entries.load(Ordering::Relaxed) > 300, "progress was told");
@@ -77,6 +79,17 @@ fn a_reflink_where_the_file_system_can() {
         let made = check(&Reflink, &image.path(), "as made");
         assert_eq!(made.advisories, Vec::<String>::new());
     }
+}
+
+#[test]
+fn a_copy_can_be_cancelled() {
+    let tree = TempTree::new();
+    let base = tree.dir("base");
+    fs::write(base.join("file"), "x").expect("ours");
+    let site = site(&base, &tree.dir("store"), "f");
+    let progress: treefork::strategy::Progress = Arc::new(|_, _| ControlFlow::Break(()));
+    let error = Copy.create(&site, &Wishes { progress: Some(progress), ..Wishes::default() }).expect_err("cancelled");
+    assert_eq!(error.kind(), treefork::Kind::Cancelled);
 }
 
 #[test]
