@@ -282,10 +282,12 @@ impl Walk<'_> {
             }
         })?;
         for (lower, was, name, stat) in found {
-            if !self.past.ledger.contains_key(&lower) {
+            let shown = self.shown_at(&lower);
+            let listed = self.list.iter().any(|change| change.path == shown);
+            if !listed && !self.past.ledger.contains_key(&lower) {
                 let origin = Some(was.ident);
                 let what = What::Put(Put { stat, index: Some(name), origin });
-                self.list.push(Change { path: self.shown_at(&lower), lower: Some(lower), was: Some(was), what });
+                self.list.push(Change { path: shown, lower: Some(lower), was: Some(was), what });
             }
         }
         Ok(())

@@ -186,7 +186,6 @@ impl Overlay {
                 Place::Upper
             }
             (link, Some(key)) => {
-                upper.ledger.note(&lower.path, BaseState::from(stat))?;
                 if upper.index.links(key).is_none() {
                     upper.index.set_links(&upper.staging, key, Links { count: stat.nlink, since: Time::default() })?;
                 }
@@ -217,6 +216,9 @@ impl Overlay {
         if to.try_stat()?.is_some() {
             return Ok(());
         }
+        // This name is covered from now on; the others go on being the base's.
+        let below = self.find_below(parent, name.as_os_str())?;
+        self.note_hidden(upper, below.as_ref())?;
         quietly(&dir.fd, || At::new(upper.index.dir(), &key.file_name()).link_to(to))
     }
 

@@ -370,3 +370,18 @@ fn a_merge_into_the_base_is_invisible() {
     fork.overlay.preserve(&layer).expect("a layer");
     assert_eq!(see(&fork), before);
 }
+
+#[test]
+fn the_ledger_has_the_name_that_was_covered() {
+    let fork = fork(|base| {
+        fs::write(base.join("a"), "one").expect("room");
+        fs::hard_link(base.join("a"), base.join("b")).expect("room");
+    });
+    let (a, b) = (fork.id("a"), fork.id("b"));
+    assert_eq!(a, b);
+    fork.overlay.write(a, 0, b"two", false).expect("writable");
+    let covered: Vec<_> = ["a", "b"].into_iter().filter(|name| fork.upper(name).exists()).collect();
+    let ledger = crate::layer::ledger::read(&open(&fork.dir.path().join("work"))).expect("written");
+    let noted: Vec<_> = ledger.keys().map(|path| path.as_path().to_str().expect("plain")).collect();
+    assert_eq!(noted, covered);
+}
