@@ -173,7 +173,8 @@ impl Forks {
             advisories: vec![],
         };
         let dir = self.store.fork(&record.id);
-        let lock = FileLock::acquire(&dir.join(super::LOCK), "create", Wait::No)?;
+        // A recovery may have seen the mark, and look whether there is a record yet.
+        let lock = FileLock::acquire(&dir.join(super::LOCK), "create", Wait::For(PATIENCE))?;
         record.write(&dir)?;
         sync_dir(&self.store.forks())?;
         Ok((record, lock))
