@@ -10,6 +10,7 @@ mod common;
 mod docs;
 mod git;
 mod harness;
+mod jobs;
 mod life;
 mod merge;
 mod mount;

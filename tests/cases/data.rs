@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::process::Stdio;
 
 use crate::common::{Fork, Image, Treefork, eventually, same_as_plain};
@@ -214,4 +214,21 @@ fn case_41_a_file_replaced_in_the_base_is_old_or_new() {
     let mut bytes = vec![0; 300_000];
     let n = open.read_at(&mut bytes, 0).expect("it was read before, so it is kept");
     assert!(bytes[..n].windows(2).all(|w| w[0] == w[1]), "two versions in one read");
+}
+
+#[test]
+fn case_27_special_files_never_block_the_server() {
+    let base = "mkfifo p; mknod c c 1 3; mknod b b 7 200; /usr/bin/python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"s\")'";
+    let fork = Fork::new(base);
+    let reader = fork.env().command_in(&fork.path, "cat").arg("p").stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+    let reader = reader.expect("cat starts");
+    // The fifo is blocked, the fork is not.
+    assert_eq!(fork.sh("ls; chmod 600 p; mv p q; echo through > q"), "b\nc\np\ns");
+    let output = reader.wait_with_output().expect("cat ends once it was written to");
+    assert_eq!(output.stdout, b"through\n");
+    assert_eq!(fork.sh("chmod 640 c s b; mv s t; stat -c '%F %a' q c b t").lines().count(), 4);
+    let kind = |name: &str| fork.join(name).symlink_metadata().expect("there").file_type();
+    assert!(kind("q").is_fifo() && kind("c").is_char_device() && kind("b").is_block_device() && kind("t").is_socket());
+    fork.restart();
+    assert!(kind("q").is_fifo() && kind("t").is_socket());
 }

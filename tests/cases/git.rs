@@ -3,7 +3,7 @@
 use crate::common::{Fork, Look, Repo, Run, Shape, Treefork, assert_same, run::Done};
 
 /// A fork of a generated repository.
-fn repository(shape: Shape) -> Fork {
+pub(super) fn repository(shape: Shape) -> Fork {
     let treefork = Treefork::new();
     let base = treefork.env().join("base");
     Repo::new(treefork.env(), &base, shape);

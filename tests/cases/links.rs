@@ -5,7 +5,7 @@ use std::io::Write;
 use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use crate::common::Fork;
+use crate::common::{Fork, Repo, Run, Shape, Treefork};
 
 #[test]
 fn case_31_names_of_one_base_file_stay_one_file() {
@@ -122,4 +122,19 @@ fn case_38_an_unlinked_file_lives_while_it_is_open() {
         assert_eq!(file.metadata().expect("open").mode() & 0o777, 0o600);
         assert_eq!(fork.sh("ls -A"), "");
     }
+}
+
+#[test]
+fn case_39_few_descriptors_are_enough() {
+    let treefork = Treefork::new();
+    Repo::new(treefork.env(), &treefork.env().join("repo"), Shape { submodule: false, ..Shape::full(3000) });
+    // The server gets this limit from the command that starts it.
+    let create = format!("ulimit -n 1024; exec {} create repo --label fork", crate::common::cli::BINARY);
+    let fork = treefork.env().command("bash").args(["-c", &create]).ok().text();
+    let fork = Path::new(&fork);
+    assert_eq!(treefork.env().git(fork, ["status", "--porcelain"]), "?? notes.txt");
+    treefork.env().sh(fork, "find . -type f -exec cat {} + > /dev/null; for n in $(seq 600); do echo $n > new$n; done");
+    treefork.env().sh(fork, "find pkg00 -type f -exec touch {} +");
+    assert_eq!(treefork.env().git(fork, ["status", "--porcelain"]).lines().count(), 601);
+    treefork.env().git(fork, ["fsck", "--strict"]);
 }

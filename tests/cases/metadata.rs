@@ -101,3 +101,15 @@ fn case_63_rarer_calls_are_right_or_refused_at_once() {
     assert!(fork.join("f").metadata().expect("there").blksize() > 0);
     assert_eq!(fork.sh("stat -c %s f"), "200000");
 }
+
+#[test]
+fn case_58_attributes_survive_copying_up() {
+    let base = "cp /bin/true f; setfattr -n user.x -v 1 f; setfacl -m u:7:rw f; setcap cap_net_raw+ep f 2>/dev/null || setfattr -n security.x -v 2 f; chmod u+s f";
+    let fork = same_as_plain(base, "touch f; mv f g; getfattr -d -m - g; getfacl g; stat -c %a g");
+    let as_user = |script: &str| fork.env().user_command("sh").current_dir(&fork.path).args(["-c", script]).ok();
+    fork.sh("chmod 4777 g; chmod 777 .");
+    as_user("echo x >> g");
+    assert_eq!(fork.sh("stat -c %a g"), "777", "a write by somebody else clears set-user-id");
+    fork.sh("chmod 6755 g; chown 7 g");
+    assert_eq!(fork.sh("stat -c %a g"), "755", "a change of the owner clears both");
+}

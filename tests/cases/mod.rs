@@ -8,5 +8,6 @@ mod directories;
 mod git;
 mod links;
 mod listing;
+mod merges;
 mod metadata;
 mod names;

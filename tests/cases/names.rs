@@ -58,3 +58,14 @@ END
 /usr/bin/python3 ../try_socket.py; stat -c '%F %h' s t";
     same_as_plain("touch f", script);
 }
+
+#[test]
+fn case_53_an_absolute_link_into_the_base_never_leads_a_write_there() {
+    let fork =
+        Fork::new("mkdir d; echo base > d/f; ln -s \"$PWD/d/f\" abs; ln -s \"$PWD/d\" absdir; ln -s \"$PWD\" top");
+    // Whether it lands in the fork or is refused, it is not in the base: dropping the fork checks that.
+    let _ = fs::write(fork.join("abs"), "through\n");
+    let _ = fs::write(fork.join("absdir/new"), "through\n");
+    let _ = fs::write(fork.join("top/d/g"), "through\n");
+    assert_eq!(fork.env().sh(&fork.base, "cat d/f; ls d"), "base\nf");
+}

@@ -21,6 +21,7 @@ pub(crate) struct Look {
     ino: bool,
     ctime: bool,
     mtime: bool,
+    dir_mtime: bool,
     owner: bool,
     links: bool,
     without: Vec<PathBuf>,
@@ -28,7 +29,7 @@ pub(crate) struct Look {
 
 impl Default for Look {
     fn default() -> Self {
-        Self { ino: false, ctime: false, mtime: true, owner: true, links: true, without: Vec::new() }
+        Self { ino: false, ctime: false, mtime: true, dir_mtime: true, owner: true, links: true, without: Vec::new() }
     }
 }
 
@@ -48,6 +49,12 @@ impl Look {
     /// Without modification times.
     pub(crate) fn no_mtime(mut self) -> Self {
         self.mtime = false;
+        self
+    }
+
+    /// Without the modification times of directories.
+    pub(crate) fn no_dir_mtime(mut self) -> Self {
+        self.dir_mtime = false;
         self
     }
 
@@ -195,7 +202,7 @@ impl Reader<'_> {
         if self.look.owner {
             entry.insert("owner", format!("{}:{}", meta.uid(), meta.gid()));
         }
-        if self.look.mtime {
+        if self.look.mtime && (self.look.dir_mtime || !meta.is_dir()) {
             entry.insert("mtime", format!("{}.{:09}", meta.mtime(), meta.mtime_nsec()));
         }
         if self.look.ctime {
