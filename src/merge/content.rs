@@ -1,5 +1,7 @@
 //! What a plan changes in the contents of files, for whoever wants to see it.
 
+use std::collections::HashMap;
+
 use rustix::io::Errno;
 
 use super::compare::read_all;
@@ -33,10 +35,16 @@ pub fn diff(
     let mut options = options.clone();
     options.resolve = vec![(RelPath::root(), Side::Ours)];
     let prepared = prepare(source, &options)?;
+    let mut made: HashMap<&RelPath, &Make> = HashMap::new();
+    for step in &prepared.plan.steps {
+        if let Step::Put { path, make, .. } = step {
+            made.insert(path, make);
+        }
+    }
     for entry in &prepared.plan.entries {
         let cannot = "cannot read the change of";
         let before = before(&prepared, entry).context(cannot, entry.path.as_path())?;
-        let after = after(source, &prepared, entry).context(cannot, entry.path.as_path())?;
+        let after = after(source, &made, entry).context(cannot, entry.path.as_path())?;
         show(entry, before, after)?;
     }
     Ok(prepared.plan)
@@ -53,15 +61,11 @@ fn before(prepared: &Prepared, entry: &Entry) -> Os<Content> {
     }
 }
 
-fn after(source: &Source, prepared: &Prepared, entry: &Entry) -> Os<Content> {
+fn after(source: &Source, made: &HashMap<&RelPath, &Make>, entry: &Entry) -> Os<Content> {
     if entry.action == Action::Delete || entry.kind == ObjectType::Directory {
         return Ok(Content::Nothing);
     }
-    let made = prepared.plan.steps.iter().find_map(|step| match step {
-        Step::Put { path, make, .. } if *path == entry.path => Some(make),
-        _ => None,
-    });
-    match made {
+    match made.get(&entry.path) {
         Some(Make::Content { bytes, .. }) => Ok(Content::Bytes(bytes.clone())),
         Some(Make::Index { name, .. }) => upper_object(source, Some(name), &entry.path, read),
         Some(Make::Upper { path, .. }) => upper_object(source, None, path, read),

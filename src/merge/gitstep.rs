@@ -7,30 +7,26 @@
 //!
 //! Nothing of the fork's configuration is read and no hook runs; commits come over byte by byte.
 
+mod index;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
-use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
+use index::lock_index;
+pub(crate) use index::unlock_index;
 
+use super::Source;
 use super::changes::{Changes, What};
-use super::compare::skip;
-use super::journal::{Op, Seen};
+use super::journal::Op;
 use super::parent::Parent;
 use super::preserve::Touch;
 use super::repository::{Repository, finish, output};
 use super::view::View;
-use super::{Source, compare};
-use crate::copy;
 use crate::error::{Context, Error, Kind, Result};
 use crate::names::RelPath;
-use crate::sys::At;
-
-/// The slot of the new index in the stage.
-const INDEX_SLOT: &str = "index";
 
 /// What a merge does to the parent's repository.
 #[derive(Debug, Default)]
@@ -274,22 +270,6 @@ fn is_id(text: &str) -> bool {
     matches!(text.len(), 40 | 64) && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// One change of the index.
-pub(crate) struct IndexEdit {
-    mode: String,
-    id: String,
-    path: Vec<u8>,
-}
-
-impl IndexEdit {
-    /// Whether it names an object of this repository (not a removal, not a submodule's commit).
-    fn is_blob(&self) -> bool {
-        self.mode != "0" && self.mode != "160000"
-    }
-}
-
-type IndexEntries = BTreeMap<Vec<u8>, (String, String)>;
-
 impl Repository {
     /// The commit that a revision names.
     pub(crate) fn commit(&self, revision: &str) -> Result<Option<String>> {
@@ -372,131 +352,5 @@ impl Repository {
         }
         let check = ["rev-list", "--objects", "--quiet", "--stdin"];
         finish(&mut self.git.command(check), &input).map(drop)
-    }
-
-    /// What has to change in the parent's index: what the fork's differs in from the tree both came from, except where
-    /// the parent has staged something itself.
-    fn index_edits(&self, source: &Source, index: &Path, tree: Option<&str>) -> Result<Vec<IndexEdit>> {
-        let ours = entries(&self.git.run(["ls-files", "--stage", "-z"])?);
-        let mut command = self.with_fork_objects(source, &["ls-files", "--stage", "-z"]);
-        let theirs = entries(&finish(command.env("GIT_INDEX_FILE", index), &[])?);
-        let base = match tree {
-            Some(tree) => tree_entries(&self.git.run(["ls-tree", "-r", "-z", tree])?),
-            None => IndexEntries::new(),
-        };
-        let paths: BTreeSet<&Vec<u8>> = ours.keys().chain(theirs.keys()).collect();
-        let mut edits = Vec::new();
-        for path in paths {
-            let (mine, fork) = (ours.get(path), theirs.get(path));
-            if mine != base.get(path) || mine == fork {
-                continue;
-            }
-            let (mode, id) = match fork {
-                Some((mode, id)) => (mode.clone(), id.clone()),
-                None => ("0".to_owned(), "0".repeat(mine.map_or(40, |(_, id)| id.len()))),
-            };
-            edits.push(IndexEdit { mode, id, path: path.clone() });
-        }
-        Ok(edits)
-    }
-
-    /// Makes the new index in the stage.
-    fn stage_index(&self, stage: &OwnedFd, edits: &[IndexEdit]) -> Result<Op> {
-        let cannot = "cannot stage the index of";
-        let path = RelPath::root().join(OsStr::new(".git")).join(OsStr::new("index"));
-        let dir = crate::sys::open_root(&self.repo.git_dir).context(cannot, &self.repo.top)?;
-        let (from, to) = (At::new(&dir, "index"), At::new(stage, INDEX_SLOT));
-        let old = from.try_stat().context(cannot, &self.repo.top)?;
-        if old.is_some() {
-            let bytes = compare::read_all(from).context(cannot, &self.repo.top)?;
-            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-            let mut file = fs::File::from(to.create(flags, 0o600).context(cannot, &self.repo.top)?);
-            file.write_all(&bytes).context(cannot, &self.repo.top)?;
-        }
-        let mut input = Vec::new();
-        for IndexEdit { mode, id, path } in edits {
-            input.extend_from_slice(format!("{mode} {id}\t").as_bytes());
-            input.extend_from_slice(path);
-            input.push(0);
-        }
-        let mut command = self.git.command(["update-index", "-z", "--index-info"]);
-        let name = std::os::fd::AsRawFd::as_raw_fd(stage);
-        // The stage is open here, not there: git gets it by the path of this process's descriptor.
-        let staged = format!("/proc/{}/fd/{name}/{INDEX_SLOT}", std::process::id());
-        finish(command.env("GIT_INDEX_FILE", staged), &input)?;
-        let made = old.map_or(Ok(()), |old| {
-            copy::metadata(from, to, &old, skip).and_then(|()| {
-                // Its times are those of the new content.
-                to.utimens(&rustix::fs::Timestamps {
-                    last_access: rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW },
-                    last_modification: rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW },
-                })
-            })
-        });
-        made.context(cannot, &self.repo.top)?;
-        crate::durable::sync_fd(std::os::fd::AsFd::as_fd(&to.open(OFlags::PATH).context(cannot, &self.repo.top)?))
-            .context(cannot, &self.repo.top)?;
-        let new = Seen::from(&to.stat().context(cannot, &self.repo.top)?);
-        let slot = INDEX_SLOT.to_owned();
-        Ok(match old {
-            Some(old) => Op::Swap { path, slot, old: (&old).into(), new },
-            None => Op::Attach { path, slot, new },
-        })
-    }
-
-    /// Gives the index the attributes of the files as they are now, so that nobody reads them again. Best effort: git
-    /// does the same by itself whenever it looks.
-    pub(crate) fn refresh(&self) {
-        // It fails where files differ from the index, which is nothing but the truth.
-        let _ = output(&mut self.git.command(["update-index", "-q", "--refresh"]), &[]);
-    }
-}
-
-/// What `ls-files --stage -z` printed: mode and object by path. Unmerged paths count as none.
-fn entries(text: &[u8]) -> IndexEntries {
-    let mut found = IndexEntries::new();
-    for line in text.split(|&b| b == 0).filter(|line| !line.is_empty()) {
-        let Some(tab) = line.iter().position(|&b| b == b'\t') else { continue };
-        let words = String::from_utf8_lossy(&line[..tab]).into_owned();
-        let mut words = words.split(' ');
-        if let (Some(mode), Some(id), Some("0")) = (words.next(), words.next(), words.next()) {
-            found.insert(line[tab + 1..].to_vec(), (mode.to_owned(), id.to_owned()));
-        }
-    }
-    found
-}
-
-/// What `ls-tree -r -z` printed.
-fn tree_entries(text: &[u8]) -> IndexEntries {
-    let mut found = IndexEntries::new();
-    for line in text.split(|&b| b == 0).filter(|line| !line.is_empty()) {
-        let Some(tab) = line.iter().position(|&b| b == b'\t') else { continue };
-        let words = String::from_utf8_lossy(&line[..tab]).into_owned();
-        let mut words = words.split(' ');
-        if let (Some(mode), Some(_kind), Some(id)) = (words.next(), words.next(), words.next()) {
-            found.insert(line[tab + 1..].to_vec(), (mode.to_owned(), id.to_owned()));
-        }
-    }
-    found
-}
-
-fn lock_text(fork: &str) -> String {
-    format!("treefork merge of {fork}\n")
-}
-
-/// Takes the lock of the index, as git does.
-fn lock_index(top: &Path, fork: &str) -> Result<()> {
-    let path = top.join(".git/index.lock");
-    let file = fs::File::options().write(true).create_new(true).open(&path);
-    let mut file = file.context("cannot lock the index of the parent's repository by", &path)?;
-    file.write_all(lock_text(fork).as_bytes()).context("cannot write", &path)
-}
-
-/// Lets go of the lock of the index, if it is ours.
-pub(crate) fn unlock_index(top: &Path, fork: &str) -> Result<()> {
-    let path = top.join(".git/index.lock");
-    match fs::read(&path) {
-        Ok(text) if text == lock_text(fork).as_bytes() => fs::remove_file(&path).context("cannot remove", &path),
-        _ => Ok(()),
     }
 }

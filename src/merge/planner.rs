@@ -1,16 +1,19 @@
 //! From the change set and the parent's present state to the plan: each path gets its verdict from the table.
 
+mod deletions;
+mod scope;
+
 use std::collections::{HashMap, HashSet};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::changes::{Change, Changes, Put, What, is_dir, names};
+use super::changes::{Change, Changes, Put, What, is_dir};
 use super::combine::{Combined, Combiner};
 use super::compare::{attributes, same_object, theirs};
 use super::parent::{Found, Parent};
 use super::plan::{Action, Conflict, Entry, LeftOut, Make, Omission, Plan, Step};
-use super::repository::{Repository, is_carried, is_history};
+use super::repository::Repository;
 use super::table::{Ours, Reason, Theirs, Verdict, verdict};
 use super::{Options, Os, Side, Source};
 use crate::error::{Error, Result};
@@ -134,115 +137,9 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn gone(&mut self, change: &Change, found: Found) -> Result<()> {
-        let Some(lower) = &change.lower else { return Ok(()) };
-        let stat = match found {
-            Found::There(stat) => stat,
-            Found::Blocked(Reason::OtherFileSystem) => {
-                self.conflict(&change.path, Reason::OtherFileSystem);
-                return Ok(());
-            }
-            Found::Absent | Found::Blocked(_) => {
-                self.trim(&change.path);
-                return Ok(());
-            }
-        };
-        if self.delete(&change.path, lower, &stat, change.was.as_ref(), false)? {
-            self.plan.steps.push(Step::Detach { path: lower.clone(), seen: stat });
-            self.trim(&change.path);
-        }
-        Ok(())
-    }
-
     /// What the parent has by now needs no place in the upper of a fork that lives on.
     fn trim(&mut self, path: &RelPath) {
         self.plan.settle.trim.push(path.clone());
-    }
-
-    /// Old entries of a directory that the fork emptied go; new ones of the parent stay.
-    fn emptied(&mut self, change: &Change, kept: &HashSet<std::ffi::OsString>) -> Result<()> {
-        let Some(lower) = &change.lower else { return Ok(()) };
-        for (name, stat) in self.entries(lower).map_err(failed(lower))? {
-            let (path, below) = (change.path.join(&name), lower.join(&name));
-            if kept.contains(&name) || self.moved.contains(&below) || self.ignored.contains(&below) {
-                continue;
-            }
-            let Some(was) = self.changes.past.was(&below, Some(&stat)) else { continue };
-            if self.delete(&path, &below, &stat, Some(&was), false)? {
-                self.plan.steps.push(Step::Detach { path: below, seen: stat });
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether an object and all that is in it may go. What may go although its directory must stay is taken away here.
-    fn delete(
-        &mut self,
-        path: &RelPath,
-        lower: &RelPath,
-        stat: &Stat,
-        was: Option<&BaseState>,
-        inside: bool,
-    ) -> Result<bool> {
-        if self.ignored.contains(lower) && !stat.is_dir() {
-            self.leave_out(path, Omission::Ignored);
-            return Ok(false);
-        }
-        if stat.mount_root || stat.dev != self.parent.stat.dev {
-            self.conflict(path, Reason::OtherFileSystem);
-            return Ok(false);
-        }
-        if was.is_none() && inside && !stat.is_dir() {
-            return Ok(self.resolved(path, Reason::NewInDeleted));
-        }
-        let there = self.judge(was, lower, Some(stat))?;
-        if stat.is_dir() {
-            match verdict(Ours::DeleteDir, there) {
-                Verdict::Conflict(reason) if !self.resolved(path, reason) => return Ok(false),
-                // A directory nobody noted: what is in it decides, and an empty one that is new is not ours to remove.
-                _ => return self.delete_inside(path, lower, stat, was.is_some()),
-            }
-        }
-        match verdict(Ours::Delete, there) {
-            Verdict::Conflict(reason) if !self.resolved(path, reason) => return Ok(false),
-            _ => {}
-        }
-        if self.repository.is_some() && !self.options.allow_delete && !self.tracked.contains(lower) {
-            let renamed = self.tracked.contains(path);
-            if !renamed && !self.resolved(path, Reason::UntrackedDeletion) {
-                return Ok(false);
-            }
-        }
-        self.entry(path.clone(), Action::Delete, stat, Some(stat.mode), None);
-        Ok(true)
-    }
-
-    fn delete_inside(&mut self, path: &RelPath, lower: &RelPath, stat: &Stat, known: bool) -> Result<bool> {
-        let mut going = Vec::new();
-        let mut all = true;
-        let mut empty = true;
-        for (name, child) in self.entries(lower).map_err(failed(lower))? {
-            let below = lower.join(&name);
-            if self.moved.contains(&below) {
-                continue;
-            }
-            empty = false;
-            let was = self.changes.past.was(&below, Some(&child));
-            if self.delete(&path.join(&name), &below, &child, was.as_ref(), true)? {
-                going.push(Step::Detach { path: below, seen: child });
-            } else {
-                all = false;
-            }
-        }
-        if empty && !known {
-            return Ok(self.resolved(path, Reason::NewInDeleted));
-        }
-        if all {
-            self.entry(path.clone(), Action::Delete, stat, Some(stat.mode), None);
-        } else {
-            self.plan.steps.extend(going);
-        }
-        Ok(all)
     }
 
     fn put(&mut self, change: &Change, put: &Put, found: Found) -> Result<()> {
@@ -516,110 +413,6 @@ impl<'a> Planner<'a> {
         })
     }
 
-    fn entries(&self, lower: &RelPath) -> Os<Vec<(std::ffi::OsString, Stat)>> {
-        let dir = open_beneath(&self.parent.root, lower, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        let mut entries = Vec::new();
-        for name in names(&dir)? {
-            // Gone since it was listed: nothing to delete.
-            entries.extend(At::new(&dir, &name).try_stat()?.map(|stat| (name, stat)));
-        }
-        Ok(entries)
-    }
-
-    // What is part of the merge.
-
-    fn is_closed(&self, path: &RelPath) -> bool {
-        !self.closed.is_empty()
-            && path.as_path().ancestors().any(|a| RelPath::new(a).is_some_and(|a| self.closed.contains(&a)))
-    }
-
-    fn is_wanted(&self, change: &Change) -> bool {
-        let only = &self.options.only;
-        let container = matches!(change.what, What::Mkdir(_) | What::Move { .. } | What::Attributes { .. });
-        only.is_empty()
-            || only.iter().any(|wanted| {
-                change.path.as_path().starts_with(wanted.as_path())
-                    // What leads there comes along.
-                    || container && wanted.as_path().starts_with(change.path.as_path())
-            })
-    }
-
-    /// Deals with what is in a git directory; true where that was it.
-    fn is_git(&mut self, change: &Change) -> bool {
-        let path = change.path.as_path();
-        let Some(depth) = path.components().position(|c| c.as_os_str() == ".git") else { return false };
-        if self.options.git_paths.iter().any(|named| path.starts_with(named.as_path())) {
-            return false;
-        }
-        let below: std::path::PathBuf = path.components().skip(depth + 1).collect();
-        let top: std::path::PathBuf = path.components().take(depth + 1).collect();
-        // A repository in the repository: its history is more than its files, and losing commits is no merge.
-        let (top, below) = match (depth, below.strip_prefix("modules")) {
-            (0, Ok(rest)) if self.repository.is_some() => (top.join("modules"), history_of_module(rest)),
-            (0, _) if self.repository.is_some() => {
-                let object = matches!(change.what, What::Put(_) | What::Gone);
-                if object && !is_carried(&change.path) {
-                    self.leave_out(&change.path, Omission::GitSetting);
-                }
-                return true;
-            }
-            _ => (top, Some(below)),
-        };
-        let history = below.is_some_and(|below| is_history(&below)) && !matches!(change.what, What::Attributes { .. });
-        let Some(top) = RelPath::new(&top) else { return true };
-        if history && !self.closed.contains(&top) {
-            self.closed.insert(top.clone());
-            if self.side(&top) == Some(Side::Theirs) {
-                self.leave_out(&top, Omission::Resolved);
-            } else {
-                self.conflict(&top, Reason::NestedRepository);
-            }
-        }
-        true
-    }
-
-    /// Asks git what it ignores and what it tracks, for the paths that matter.
-    fn ask_git(&mut self) -> Result<()> {
-        let Some(repository) = self.repository else { return Ok(()) };
-        let mut paths = Vec::new();
-        for change in &self.changes.list {
-            if change.path.as_path().components().any(|c| c.as_os_str() == ".git") {
-                continue;
-            }
-            match &change.what {
-                What::Put(_) | What::Mkdir(_) | What::Move { .. } => paths.push(change.path.clone()),
-                What::Attributes { opaque: None, .. } => {}
-                What::Gone | What::Attributes { .. } => {
-                    if let Some(lower) = &change.lower {
-                        self.below(lower, &mut paths).map_err(failed(lower))?;
-                    }
-                }
-            }
-        }
-        if paths.is_empty() {
-            return Ok(());
-        }
-        self.tracked = repository.tracked(self.source)?;
-        if !self.options.ignored {
-            paths.retain(|path| !self.tracked.contains(path));
-            let shown = super::view::View::new(self.source, self.parent, self.changes);
-            self.ignored = repository.ignored(&paths, &shown)?;
-        }
-        Ok(())
-    }
-
-    /// A path of the parent and all below it.
-    fn below(&self, lower: &RelPath, paths: &mut Vec<RelPath>) -> Os<()> {
-        paths.push(lower.clone());
-        if self.parent.look(lower)?.stat().is_some_and(|stat| stat.is_dir()) {
-            for (name, stat) in self.entries(lower)? {
-                let below = lower.join(&name);
-                if stat.is_dir() && !stat.mount_root { self.below(&below, paths)? } else { paths.push(below) }
-            }
-        }
-        Ok(())
-    }
-
     // What goes into the plan.
 
     fn side(&self, path: &RelPath) -> Option<Side> {
@@ -665,14 +458,6 @@ impl<'a> Planner<'a> {
         let outside = crate::copy::leads_outside(&self.parent.root, &self.parent.path, path, &target);
         outside.then(|| format!("leads outside, to {}", std::path::Path::new(&target).display()))
     }
-}
-
-/// The part of a path below `modules` of a git directory that lies in a submodule's git directory.
-fn history_of_module(rest: &std::path::Path) -> Option<std::path::PathBuf> {
-    // The name of a submodule may have slashes: what follows it begins with one of these.
-    const PARTS: [&str; 4] = ["objects", "refs", "packed-refs", "HEAD"];
-    let at = rest.components().position(|c| PARTS.iter().any(|part| c.as_os_str() == *part))?;
-    Some(rest.components().skip(at).collect())
 }
 
 /// The type bits of a mode.

@@ -14,6 +14,9 @@
 //! A failure or a crash before 6 is undone, by us or by [`recover`]: each step is looked at, taken or not, by where the
 //! objects are. After 6 recovery only clears up.
 
+mod undo;
+
+use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
@@ -23,13 +26,12 @@ use rustix::io::Errno;
 use super::journal::{Attributes, Bytes, Journal, Op, Phase, Seen, Times};
 use super::parent::Parent;
 use super::repository::Repository;
-use super::stage::entry;
 use super::{Os, compare};
 use crate::durable::{fault, sync_fd};
 use crate::error::{Context, Error, Kind, Result};
 use crate::layer::marks;
 use crate::names::RelPath;
-use crate::sys::{At, Stat, open_root};
+use crate::sys::{At, open_root};
 
 /// A merge under way.
 pub(crate) struct Replay<'a> {
@@ -220,137 +222,12 @@ impl Replay<'_> {
         sync_fd(self.stage.as_fd())
     }
 
-    /// Undoes what was taken of the steps and gives the fork back what was moved out of it; the journal is closed.
-    pub(crate) fn undo(&self) -> Result<()> {
-        self.parent.forget();
-        if self.journal.phase == Phase::Ready {
-            for op in self.journal.ops.iter().rev() {
-                point("merge.undo.step", &self.parent.path)?;
-                self.unstep(op)?;
-            }
-        }
-        point("merge.undo.times", &self.parent.path)?;
-        // While staging nothing was changed but the directory that holds the stage, and that is dealt with at the end.
-        let changed = if self.journal.phase == Phase::Ready { &self.journal.times[..] } else { &[] };
-        for times in changed {
-            let path = times.before.as_ref().map_or(&times.after.0, |before| &before.0);
-            self.set_times(times, true).context("cannot restore the times of", path.as_path())?;
-        }
-        self.sync().context("cannot sync", &self.parent.path)?;
-        point("merge.undo.taken", &self.parent.path)?;
-        self.give_back()?;
-        self.clear()
-    }
-
-    fn give_back(&self) -> Result<()> {
-        let upper = open_root(&self.journal.upper).context("cannot open the upper layer", &self.journal.upper)?;
-        for taken in &self.journal.taken {
-            let (Some(parent), Some(name)) = (taken.upper.parent(), taken.upper.file_name()) else { continue };
-            let moved = crate::sys::open_beneath(&upper, &parent, rustix::fs::OFlags::PATH)
-                .and_then(|dir| entry(&self.stage, &taken.stage, |from| move_new(from, At::new(&dir, name))));
-            match moved {
-                // Never taken, or given back already.
-                Ok(()) | Err(Errno::NOENT | Errno::EXIST) => {}
-                Err(e) => return Err(e).context("cannot give back to the fork", taken.upper.as_path()),
-            }
-        }
-        for (path, atime, mtime) in &self.journal.left {
-            let stamps = Timestamps { last_access: (*atime).into(), last_modification: (*mtime).into() };
-            let restored = crate::sys::open_beneath(&upper, path, rustix::fs::OFlags::PATH)
-                .and_then(|dir| At::new(&dir, ".").utimens(&stamps));
-            restored.context("cannot restore times in the fork's", path.as_path())?;
-        }
-        rustix::fs::syncfs(super::changes::open_dir(&upper).context("cannot open", &self.journal.upper)?)
-            .context("cannot sync the upper layer", &self.journal.upper)
-    }
-
-    fn unstep(&self, op: &Op) -> Result<()> {
-        let cannot = "cannot undo the change of";
-        match op {
-            Op::Detach { path, slot, seen } => {
-                let Some(held) = self.slot(slot).try_stat().context(cannot, path.as_path())? else { return Ok(()) };
-                debug_assert!(held.ident() == seen.ident || !held.is_dir(), "a slot holds what was put there");
-                let back = self.exchange_names(path, |at| move_new(self.slot(slot), at));
-                if held.is_dir() {
-                    self.parent.forget();
-                }
-                back.map_err(|e| self.stuck(e, path))
-            }
-            Op::Swap { path, slot, new, .. } => self.unswap(path, slot, new),
-            Op::Attach { path, slot, new } => {
-                let there = match self.parent.with(path, |at| at.try_stat()) {
-                    Ok(there) => there,
-                    Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => None,
-                    Err(e) => return Err(e).context(cannot, path.as_path()),
-                };
-                if there.is_none_or(|stat| stat.ident() != new.ident) {
-                    return Ok(());
-                }
-                let back = self.exchange_names(path, |at| move_new(at, self.slot(slot)));
-                self.parent.forget();
-                back.map_err(|e| self.stuck(e, path))
-            }
-            Op::Attributes { path, before, after } => {
-                match self.parent.with(path, |at| set_attributes(at, after, before)) {
-                    Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
-                    Err(e) => Err(e).context(cannot, path.as_path()),
-                }
-            }
-            Op::Ref { name, before, after } => self.unset_ref(name, before.as_deref(), after.as_deref()),
-            Op::Head { before, after } => self.unset_head(before, after),
-        }
-    }
-
-    fn unswap(&self, path: &RelPath, slot: &str, new: &Seen) -> Result<()> {
-        let cannot = "cannot undo the change of";
-        let aside = aside(slot);
-        let ours = |stat: &Stat| stat.ident() == new.ident;
-        let there = match self.parent.with(path, |at| at.try_stat()) {
-            Ok(there) => there,
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => None,
-            Err(e) => return Err(e).context(cannot, path.as_path()),
-        };
-        let is_new = there.as_ref().is_some_and(ours);
-        if self.slot(&aside).try_stat().context(cannot, path.as_path())?.is_some() {
-            if is_new {
-                let out = self.exchange_names(path, |at| move_new(at, self.slot(slot)));
-                out.map_err(|e| self.stuck(e, path))?;
-            }
-            let back = self.exchange_names(path, |at| move_new(self.slot(&aside), at));
-            return back.map_err(|e| self.stuck(e, path));
-        }
-        if !is_new {
-            return Ok(());
-        }
-        let back = self.exchange_names(path, |at| self.slot(slot).rename_with(at, RenameFlags::EXCHANGE));
-        back.map_err(|e| self.stuck(e, path))
-    }
-
-    /// An undo that cannot go on: nothing is lost, the old object is in the stage and the journal stays open.
-    fn stuck(&self, errno: Errno, path: &RelPath) -> Error {
-        let what = format!(
-            "a merge was broken off and cannot be undone yet (the old objects are in {:?}); make way for",
-            self.journal.stage
-        );
-        Error::io(what, errno).at(path.as_path())
-    }
-
-    /// Whether somebody changed what was already renamed into the parent: undoing would throw that away.
-    pub(crate) fn touched(&self) -> Option<RelPath> {
-        self.journal.ops.iter().find_map(|op| match op {
-            Op::Swap { path, new, .. } | Op::Attach { path, new, .. } => {
-                let there = self.parent.with(path, |at| at.stat()).ok()?;
-                (there.ident() == new.ident && !new.is(&there)).then(|| path.clone())
-            }
-            _ => None,
-        })
-    }
-
     /// Step 7: takes our marks off what landed, removes the stage and closes the journal.
     pub(crate) fn finish(&self) -> Result<()> {
         point("merge.strip", &self.parent.path)?;
+        let places = self.places();
         for taken in &self.journal.taken {
-            let Some(path) = self.landed_at(&taken.stage) else { continue };
+            let Some(path) = landed_at(&places, &taken.stage) else { continue };
             let stripped = self.parent.with(&path, |at| {
                 let ours = at.xattrs()?.into_iter().filter(|name| marks::is_ours(name));
                 ours.map(|name| at.remove_xattr(&name)).collect::<Os<Vec<()>>>()
@@ -366,16 +243,15 @@ impl Replay<'_> {
         self.clear()
     }
 
-    /// Where in the parent a staged object is now.
-    fn landed_at(&self, stage: &RelPath) -> Option<RelPath> {
-        let mut parts = stage.as_path().components();
-        let top = parts.next()?.as_os_str().to_str()?;
-        self.journal.ops.iter().find_map(|op| match op {
-            Op::Swap { path, slot, .. } | Op::Attach { path, slot, .. } if slot == top => {
-                RelPath::new(&path.as_path().join(parts.as_path()))
+    /// Where in the parent the objects of the slots are now.
+    fn places(&self) -> HashMap<&str, &RelPath> {
+        let mut places = HashMap::new();
+        for op in &self.journal.ops {
+            if let Op::Swap { path, slot, .. } | Op::Attach { path, slot, .. } = op {
+                places.insert(slot.as_str(), path);
             }
-            _ => None,
-        })
+        }
+        places
     }
 
     fn clear(&self) -> Result<()> {
@@ -407,14 +283,6 @@ impl Replay<'_> {
         repository.update_ref(name, before, after, &self.journal.name)
     }
 
-    fn unset_ref(&self, name: &str, before: Option<&str>, after: Option<&str>) -> Result<()> {
-        let Some(repository) = self.repository else { return Ok(()) };
-        if repository.read_ref(name)?.as_deref() == after {
-            repository.update_ref(name, after, before, &self.journal.name)?;
-        }
-        Ok(())
-    }
-
     fn set_head(&self, before: &str, after: &str) -> Result<()> {
         let Some(repository) = self.repository else { return Ok(()) };
         if repository.read_head()? != before {
@@ -422,11 +290,13 @@ impl Replay<'_> {
         }
         repository.set_head(after, &self.journal.name)
     }
+}
 
-    fn unset_head(&self, before: &str, after: &str) -> Result<()> {
-        let Some(repository) = self.repository else { return Ok(()) };
-        if repository.read_head()? == after { repository.set_head(before, &self.journal.name) } else { Ok(()) }
-    }
+/// Where in the parent a staged object is now.
+fn landed_at(places: &HashMap<&str, &RelPath>, stage: &RelPath) -> Option<RelPath> {
+    let mut parts = stage.as_path().components();
+    let place = places.get(parts.next()?.as_os_str().to_str()?)?;
+    RelPath::new(&place.as_path().join(parts.as_path()))
 }
 
 /// The slot that holds the old object where two names could not be exchanged at once.
