@@ -119,7 +119,7 @@ fn arguments_that_make_no_sense() {
     for (args, says) in [
         (&["frobnicate"][..], "frobnicate"),
         (&["list", "--frobnicate"], "--frobnicate"),
-        (&["show"], "FORK"),
+        (&["restore"], "FORK"),
         (&["create", "--strategy", "magic"], "magic"),
         (&["gc", "--min-age", "soon"], "soon"),
         (&["create", ".", "--dirty"], "worktree"),
