@@ -16,11 +16,12 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 
@@ -29,6 +30,9 @@ type Result<T> = std::result::Result<T, Errno>;
 
 /// Enough for a thousand events with short names: one read, one batch.
 const BUFFER: usize = 64 * 1024;
+
+/// How many watches end between two looks at the queue.
+const PIECE: usize = 1024;
 
 /// What happened in a watched directory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -66,8 +70,14 @@ pub struct Subscription {
 #[derive(Debug)]
 struct Shared {
     inotify: OwnedFd,
-    /// An eventfd; readable once the thread is to end.
-    stop: OwnedFd,
+    /// An eventfd; readable when the thread is to look at what follows.
+    wake: OwnedFd,
+    /// The thread is to end.
+    stop: AtomicBool,
+    /// What subscribers who left were listening to: who, and tokens with watches. The thread takes it apart, since it
+    /// may be 50,000 directories; and in pieces, since each watch that ends puts an event into the queue, which holds
+    /// 16,384 by default. Never locked together with the table.
+    leaving: Mutex<Vec<Left>>,
     /// Innermost of all locks: nothing is called out to while it is held but `inotify_add_watch` and `_rm_watch`,
     /// neither of which waits for a disk.
     table: Mutex<Table>,
@@ -90,6 +100,14 @@ struct Subscriber {
     tokens: HashMap<u64, i32>,
 }
 
+/// A subscriber who left, and what of its watches is still there.
+#[derive(Debug)]
+struct Left {
+    id: u64,
+    /// Tokens, each with its watch descriptor.
+    tokens: Vec<(u64, i32)>,
+}
+
 impl std::fmt::Debug for Table {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Table({} subscribers, {} watches)", self.subscribers.len(), self.listeners.len())
@@ -101,7 +119,9 @@ impl Watch {
     pub fn new() -> Result<Arc<Watch>> {
         let shared = Arc::new(Shared {
             inotify: inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?,
-            stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            stop: AtomicBool::new(false),
+            leaving: Mutex::default(),
             table: Mutex::default(),
         });
         let of_thread = Arc::clone(&shared);
@@ -127,8 +147,8 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // A full counter would mean that the thread was told already.
-        let _ = rustix::io::write(&self.shared.stop, &1_u64.to_ne_bytes());
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.wake();
         if let Some(thread) = self.thread.take() {
             // The last reference may go while the thread itself calls a sink: it cannot wait for itself.
             if thread.thread().id() != std::thread::current().id() {
@@ -173,10 +193,8 @@ impl Subscription {
 impl Drop for Subscription {
     fn drop(&mut self) {
         let Some(gone) = self.shared.table.lock().subscribers.remove(&self.id) else { return };
-        for (token, wd) in gone.tokens {
-            // One at a time: a fork may have looked at 50,000 directories, and others want the lock meanwhile.
-            self.shared.release(&mut self.shared.table.lock(), wd, (self.id, token));
-        }
+        self.shared.leaving.lock().push(Left { id: self.id, tokens: gone.tokens.into_iter().collect() });
+        self.shared.wake();
     }
 }
 
@@ -205,23 +223,51 @@ struct Batch {
 }
 
 impl Shared {
-    /// The thread: waits, reads, tells.
+    /// The thread: waits, reads, tells, cleans up.
     fn run(&self) {
         let mut buffer = vec![MaybeUninit::uninit(); BUFFER];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut more = false;
         loop {
-            let mut fds = [PollFd::new(&self.inotify, PollFlags::IN), PollFd::new(&self.stop, PollFlags::IN)];
-            match poll(&mut fds, None) {
+            let mut fds = [PollFd::new(&self.inotify, PollFlags::IN), PollFd::new(&self.wake, PollFlags::IN)];
+            match poll(&mut fds, more.then_some(&now)) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(e) => {
                     log::error!("the drift watch ended: {e}");
                     return;
                 }
             }
-            if !fds[1].revents().is_empty() {
+            if self.stop.load(Ordering::Acquire) {
                 return;
             }
+            // Back to zero; nothing to read where it was an event that woke us.
+            let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
             self.read_one(&mut buffer).tell();
+            more = self.release_some();
         }
+    }
+
+    /// Makes the thread look.
+    fn wake(&self) {
+        // A full counter would mean that it was told already.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    /// Ends some of the watches of subscribers who left; whether there are more.
+    fn release_some(&self) -> bool {
+        let mut leaving = self.leaving.lock();
+        let Some(left) = leaving.last_mut() else { return false };
+        let (id, piece) = (left.id, left.tokens.split_off(left.tokens.len().saturating_sub(PIECE)));
+        if left.tokens.is_empty() {
+            leaving.pop();
+        }
+        let more = !leaving.is_empty();
+        drop(leaving);
+        for (token, wd) in piece {
+            // Locked for each: others want to add meanwhile.
+            self.release(&mut self.table.lock(), wd, (id, token));
+        }
+        more
     }
 
     /// One read of the queue, made into a batch.

@@ -131,11 +131,17 @@ fn an_ordinary_user_mounts_through_the_helper() {
         grep $PWD/mnt /proc/mounts | cut -d' ' -f1,3,4
         $user bash -euc 'cat mnt/f; echo 2 > mnt/g; stat -c %u mnt/g; cat upper/g'
         ls mnt 2> /dev/null || echo not even root
-        $user fusermount3 -u mnt";
+        $user fusermount3 -u mnt
+        $user $BINARY mount -f -o lowerdir=base mnt &
+        until grep -q $PWD/mnt /proc/mounts; do :; done
+        $user cat mnt/f
+        kill $!
+        wait $!
+        ! grep $PWD/mnt /proc/mounts";
     let script = format!("{open}\n{script}");
     let mut unshare = env.command("unshare");
     unshare.args(["-m", "--propagation", "private", "bash", "-euo", "pipefail", "-c", &script]);
     let done = unshare.env("BINARY", cli::BINARY).ok();
     let options = "rw,nosuid,nodev,relatime,user_id=1000,group_id=1000,default_permissions";
-    assert_eq!(done.text(), format!("a,b fuse.treefork {options}\n1\n1000\n2\nnot even root"));
+    assert_eq!(done.text(), format!("a,b fuse.treefork {options}\n1\n1000\n2\nnot even root\n1"));
 }

@@ -254,6 +254,34 @@ fn the_last_reference_may_go_inside_a_sink() {
 }
 
 #[test]
+fn many_watches_that_end_lose_no_events() {
+    // More than the queue holds.
+    const DIRECTORIES: u64 = 17_000;
+    // So many directories are made fast in memory.
+    let shm = Path::new("/dev/shm");
+    let tmp = if shm.is_dir() { tempfile::tempdir_in(shm) } else { tempfile::tempdir() }.expect("tempdir");
+    let watch = Watch::new().expect("watch");
+    let ((leaves, _rx), (stays, rx)) = (ear(), ear());
+    let leaving = subscribe(&watch, &leaves);
+    let staying = subscribe(&watch, &stays);
+    for i in 0..DIRECTORIES {
+        let dir = tmp.path().join(i.to_string());
+        fs::create_dir(&dir).expect("mkdir");
+        if leaving.add(open_root(&dir).expect("open").as_fd(), i) == Err(Errno::NOSPC) {
+            eprintln!("the limit of watches is too low here: not tested with more than {i}");
+            break;
+        }
+    }
+    add(&staying, tmp.path(), 1);
+    drop(leaving);
+    while watch.watched() > 1 {
+        std::thread::yield_now();
+    }
+    fs::write(tmp.path().join("x"), "").expect("write");
+    assert_eq!(until(&rx, |c| *c == (1, name("x"))), [(1, name("x"))], "no overflow was told");
+}
+
+#[test]
 fn only_directories_can_be_watched() {
     let tmp = tempfile::tempdir().expect("tempdir");
     fs::write(tmp.path().join("f"), "").expect("write");
