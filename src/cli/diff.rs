@@ -5,12 +5,13 @@ use std::fmt::Write;
 use clap::Args;
 use similar::TextDiff;
 
+use super::forks::say_drift;
 use super::merge::{Choice, lines, shown};
-use super::output::{self, Context};
+use super::output::{self, Context, counted};
 use crate::api::source;
 use crate::error::Result;
 use crate::fork;
-use crate::merge::{self, Content, Entry};
+use crate::merge::{self, Content, Entry, ObjectType};
 
 /// Arguments of `diff`.
 #[derive(Args)]
@@ -30,7 +31,9 @@ pub(super) struct Diff {
 impl Diff {
     pub(super) fn run(self, context: &Context) -> Result<u8> {
         let store = context.store_of(&self.fork)?;
-        let source = source(&store, &fork::find(&store, &self.fork)?)?;
+        let record = fork::find(&store, &self.fork)?;
+        let source = source(&store, &record)?;
+        say_drift(&store, &record);
         let options = self.choice.options()?;
         let brief = self.name_status || context.json;
         let mut stat = Stat::default();
@@ -69,6 +72,16 @@ fn texts<'a>(before: &'a Content, after: &'a Content) -> Option<(&'a [u8], &'a [
     Some((side(before)?, side(after)?))
 }
 
+/// The word for a type of object.
+fn word(kind: ObjectType) -> &'static str {
+    match kind {
+        ObjectType::File => "file",
+        ObjectType::Directory => "directory",
+        ObjectType::Symlink => "link",
+        ObjectType::Special => "special file",
+    }
+}
+
 fn unified(entry: &Entry, before: &Content, after: &Content) -> String {
     let to = shown(&entry.path);
     let from = entry.from.as_ref().map_or_else(|| to.clone(), shown);
@@ -78,10 +91,10 @@ fn unified(entry: &Entry, before: &Content, after: &Content) -> String {
             let _ = writeln!(text, "old mode {old:o}\nnew mode {new:o}");
         }
         (None, Some(new)) => {
-            let _ = writeln!(text, "new {:?} mode {new:o}", entry.kind);
+            let _ = writeln!(text, "new {} mode {new:o}", word(entry.kind));
         }
         (Some(old), None) => {
-            let _ = writeln!(text, "deleted {:?} mode {old:o}", entry.kind);
+            let _ = writeln!(text, "deleted {} mode {old:o}", word(entry.kind));
         }
         _ => {}
     }
@@ -135,7 +148,7 @@ impl Stat {
             let _ = writeln!(text, " {path:width$} | {what}");
         }
         let (n, added, removed) = (self.rows.len(), self.added, self.removed);
-        let _ = writeln!(text, " {n} paths changed, {added} lines added, {removed} removed");
+        let _ = writeln!(text, " {} changed, {} added, {removed} removed", counted(n, "path"), counted(added, "line"));
         text
     }
 }

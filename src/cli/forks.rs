@@ -1,6 +1,7 @@
 //! What there is: `list`, `show`, `path`, `log`.
 
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
@@ -11,7 +12,7 @@ use super::inside::{self, Inside};
 use super::output::{self, Colour, Context};
 use crate::error::Result;
 use crate::fork::status::{self, Mount, Status};
-use crate::fork::{self, Forks, State, journal};
+use crate::fork::{self, Forks, Record, State, Store, journal};
 use crate::server::Client;
 use crate::sys::Time;
 
@@ -198,6 +199,25 @@ fn show(status: &Status) -> String {
     output::lines(&table, |_| None)
 }
 
+/// Says which paths of the base have changed under a fork, before a person relies on what it shows.
+///
+/// `git status` in the base rewrites its index now and then, which is no news: only `show` names it.
+pub(super) fn say_drift(store: &Store, record: &Record) {
+    // Where no server runs nobody has looked at anything.
+    let Ok(drift) = Client::new(store.root()).drift(record.id.as_str()) else { return };
+    let index = |path: &&PathBuf| path.starts_with(".git/index") || path.starts_with(".git/index.lock");
+    let paths: Vec<&PathBuf> = drift.paths.iter().filter(|path| !index(path)).collect();
+    if let Some(first) = paths.first() {
+        let count = output::counted(paths.len(), "path");
+        let have = if paths.len() == 1 { "has" } else { "have" };
+        let more = if paths.len() == 1 { "" } else { ", ..." };
+        output::note(&format!(
+            "{count} of the base {have} changed since {} was made: {first:?}{more}; `treefork show` has all",
+            record.name()
+        ));
+    }
+}
+
 fn timestamp(time: Time) -> String {
     let at = UNIX_EPOCH + Duration::from_secs(time.sec.try_into().unwrap_or(0));
     humantime::format_rfc3339_seconds(at.max(SystemTime::UNIX_EPOCH)).to_string()
@@ -214,7 +234,7 @@ pub(super) struct Path {
 struct Place {
     id: String,
     #[serde(with = "crate::names::json")]
-    path: std::path::PathBuf,
+    path: PathBuf,
 }
 
 impl Path {

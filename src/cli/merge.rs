@@ -6,7 +6,8 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 
-use super::output::{self, Context};
+use super::forks::say_drift;
+use super::output::{self, Context, counted};
 use crate::api::{self, Landing, source};
 use crate::durable::{Holder, Wait};
 use crate::error::{Error, Kind, Result};
@@ -110,6 +111,7 @@ impl Merge {
         let mut options = self.choice.options()?;
         options.into.clone_from(&self.into);
         options.keep = self.keep || !options.only.is_empty();
+        say_drift(&store, &record);
         if self.dry_run {
             let source = source(&store, &record)?;
             let plan = merge::plan(&source, &options)?;
@@ -206,11 +208,11 @@ fn summary(plan: &Plan, merged: bool, dry_run: bool, removed: bool) {
         output::note(&format!("{ignored} changed paths are ignored by git and left out; --ignored brings them along"));
     }
     match plan.conflicts.len() {
-        0 if dry_run => output::note(&format!("would change {} paths", plan.entries.len())),
+        0 if dry_run => output::note(&format!("would change {}", counted(plan.entries.len(), "path"))),
         0 if merged && plan.entries.is_empty() && plan.git.is_empty() => output::note("nothing to merge"),
-        0 if merged => output::note(&format!("merged {} paths", plan.entries.len())),
+        0 if merged => output::note(&format!("merged {}", counted(plan.entries.len(), "path"))),
         0 => {}
-        n => output::note(&format!("{n} conflicts; nothing was written, the fork is kept")),
+        n => output::note(&format!("{}; nothing was written, the fork is kept", counted(n, "conflict"))),
     }
     if merged && !removed && !dry_run {
         output::note("the fork is kept");

@@ -93,6 +93,11 @@ pub(super) fn show_warnings() {
     let _ = env_logger::Builder::new().parse_filters(&filter).format(format).try_init();
 }
 
+/// "1 path", "2 paths".
+pub(super) fn counted(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
 /// A table with these headings: plain columns, one line a row, so that it can be cut and searched.
 pub(super) fn table(headings: &[&str]) -> Table {
     let mut table = Table::new();

@@ -152,7 +152,7 @@ fn has_sys_admin() -> bool {
 
 fn privileges(may_mount: bool) -> Finding {
     if may_mount {
-        Finding::good("privileges", "CAP_SYS_ADMIN: mounts by itself, and may use passthrough")
+        Finding::good("privileges", "CAP_SYS_ADMIN: mounts by itself")
     } else {
         Finding::good("privileges", "no CAP_SYS_ADMIN: mounts through fusermount3 or in a user namespace")
     }

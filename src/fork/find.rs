@@ -55,7 +55,11 @@ pub(super) fn pick(forks: Vec<Record>, name: &str) -> Result<Record> {
     match fitting[..] {
         [one] => Ok(one.clone()),
         [] => {
-            let there = if forks.is_empty() { "there are none".into() } else { format!("there are {}", names(&forks)) };
+            let there = match forks.len() {
+                0 => "there are none".into(),
+                1 => format!("there is {}", names(&forks)),
+                _ => format!("there are {}", names(&forks)),
+            };
             Err(Error::new(Kind::NotFound, format!("no fork is called {name:?}; {there}")))
         }
         [..] => {

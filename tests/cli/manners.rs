@@ -123,3 +123,23 @@ fn no_colours_but_on_a_terminal() {
         assert!(!done.stdout.contains(&0x1b) && !done.stderr.contains(&0x1b));
     }
 }
+
+#[test]
+fn what_others_changed_in_the_base_is_named() {
+    let (treefork, path) = with_fork();
+    let base = treefork.env().join("base");
+    let named = |done: &crate::common::run::Done| {
+        done.complaint().contains("1 path of the base has changed since idea-a was made: \"file\"")
+    };
+    assert!(!named(&treefork.ok(["exec", "idea-a", "--", "cat", "file"])));
+    std::fs::write(path.join("new"), "x\n").expect("writable");
+    // The server says what it has noticed so far: it has looked when the fork shows the new content.
+    std::fs::write(base.join("file"), "changed\n").expect("ours");
+    while std::fs::read(path.join("file")).expect("there") != b"changed\n" {
+        std::thread::yield_now();
+    }
+    assert!(named(&treefork.ok(["exec", "idea-a", "--", "true"])));
+    assert!(named(&treefork.ok(["diff", "idea-a"])));
+    assert!(treefork.ok(["show", "idea-a"]).text().contains("drift"));
+    assert!(named(&treefork.ok(["merge", "idea-a"])));
+}

@@ -46,7 +46,7 @@ fn the_two_commands_are_two_and_the_first_does_the_main_job() {
     let mut tour = env.command_in(sources(), "sh");
     let done = tour.arg("examples/tour.sh").env("TREEFORK", BINARY).env_remove("TREEFORK_STORE").ok();
     assert!(done.text().contains("Take the tour") && done.text().ends_with("$ treefork list"), "{}", done.text());
-    assert!(done.complaint().contains("conflicts; nothing was written"), "{}", done.complaint());
+    assert!(done.complaint().contains("1 conflict; nothing was written"), "{}", done.complaint());
     let left: Vec<_> = env.join("tmp").read_dir().expect("there").collect();
     assert!(left.is_empty(), "the tour leaves {left:?}");
 }

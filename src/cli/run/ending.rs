@@ -87,7 +87,11 @@ pub(super) fn merge(forks: &Forks, record: &Record, keep: bool) -> Result<Fate> 
         }
     };
     if done.merged {
-        output::note(&format!("merged {} paths into {:?}", done.plan.entries.len(), record.base.path));
+        output::note(&format!(
+            "merged {} into {:?}",
+            output::counted(done.plan.entries.len(), "path"),
+            record.base.path
+        ));
         return Ok(Fate::Merged);
     }
     for conflict in &done.plan.conflicts {

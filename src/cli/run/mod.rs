@@ -17,6 +17,7 @@ use rustix::process::Signal;
 use serde::Serialize;
 
 use super::create;
+use super::forks::say_drift;
 use super::output::{self, Context};
 use crate::api::{caveat, target};
 use crate::error::{Error, Kind, Result};
@@ -200,6 +201,7 @@ fn in_fork(forks: &Forks, record: &Record, job: run::Job, signals: &signals::For
     let outcome = outcome?;
     let said = format!("{shown}: {}", said(&outcome));
     journal::note(&forks.store().fork(&record.id), "run", &said);
+    say_drift(forks.store(), record);
     Ok(outcome)
 }
 
