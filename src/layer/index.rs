@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 
 use parking_lot::Mutex;
-use rustix::fs::{Dir, OFlags};
+use rustix::fs::Dir;
 use rustix::io::Errno;
 
 use super::staging::Staging;
@@ -86,12 +86,7 @@ pub struct Index {
 impl Index {
     /// Opens the index of a work area; made when missing.
     pub fn open(work: &OwnedFd) -> Result<Self, Errno> {
-        let at = At::new(work, DIR);
-        match at.mkdir(0o700) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(e) => return Err(e),
-        }
-        let dir = at.open(OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let dir = super::area(work, DIR)?;
         let mut entries: HashMap<Key, Entry> = HashMap::new();
         for entry in Dir::read_from(&dir)? {
             let entry = entry?;

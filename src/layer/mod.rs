@@ -13,3 +13,20 @@ pub mod resolve;
 pub mod staging;
 pub mod tree;
 pub mod watch;
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::sys::At;
+
+/// Opens a directory of a fork's work area; made when missing.
+fn area(work: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
+    let at = At::new(work, name);
+    match at.mkdir(0o700) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(e) => return Err(e),
+    }
+    at.open(OFlags::RDONLY | OFlags::DIRECTORY)
+}

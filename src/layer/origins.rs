@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 
 use parking_lot::Mutex;
-use rustix::fs::{Dir, OFlags};
+use rustix::fs::Dir;
 use rustix::io::Errno;
 
 use super::index::Key;
@@ -29,12 +29,7 @@ pub struct Origins {
 impl Origins {
     /// Opens the table of a work area; made when missing.
     pub fn open(work: &OwnedFd) -> Result<Self, Errno> {
-        let at = At::new(work, DIR);
-        match at.mkdir(0o700) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(e) => return Err(e),
-        }
-        let dir = at.open(OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let dir = super::area(work, DIR)?;
         let mut origins = HashMap::new();
         for entry in Dir::read_from(&dir)? {
             let entry = entry?;

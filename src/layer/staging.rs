@@ -30,12 +30,7 @@ pub struct Staging {
 impl Staging {
     /// Opens the staging directory of a work area, made when missing and emptied of what a crash left in it.
     pub fn open(work: &OwnedFd) -> Result<Self, Errno> {
-        let at = At::new(work, DIR);
-        match at.mkdir(0o700) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(e) => return Err(e),
-        }
-        let dir = at.open(OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let dir = super::area(work, DIR)?;
         for entry in Dir::read_from(&dir)? {
             let entry = entry?;
             let name = OsStr::from_bytes(entry.file_name().to_bytes());

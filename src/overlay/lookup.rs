@@ -118,16 +118,7 @@ impl Overlay {
             Some(Origin { indexed: true, ident, .. }) => Place::Index(Key(ident)),
             _ => Place::Upper,
         };
-        let node = self.table.enter(
-            id,
-            dev,
-            ident,
-            |given| file_node(given, id, ident, stat, &link, place.clone()),
-            |old| self.let_go(old),
-        );
-        self.refresh_file(&node, link, place)?;
-        let attr = self.file_attr(&node, *stat)?;
-        Ok((node, attr))
+        self.enter_file(link, (id, dev, ident), stat, place)
     }
 
     fn enter_lower(&self, link: Link, layer: Arc<Layer>, path: RelPath, stat: &Stat) -> Result<(Arc<Node>, Attr)> {
@@ -142,14 +133,18 @@ impl Overlay {
             return self.enter_upper(link, &data, Some(origin));
         }
         let place = Place::Lower { layer, path, shared };
-        let id = self.lower_id(stat);
-        let node = self.table.enter(
-            id,
-            stat.dev,
-            ident,
-            |given| file_node(given, id, ident, stat, &link, place.clone()),
-            |old| self.let_go(old),
-        );
+        self.enter_file(link, (self.lower_id(stat), stat.dev, ident), stat, place)
+    }
+
+    fn enter_file(
+        &self,
+        link: Link,
+        (id, dev, ident): (u64, u64, Ident),
+        stat: &Stat,
+        place: Place,
+    ) -> Result<(Arc<Node>, Attr)> {
+        let make = |given| file_node(given, id, ident, stat, &link, place.clone());
+        let node = self.table.enter(id, dev, ident, make, |old| self.let_go(old));
         self.refresh_file(&node, link, place)?;
         let attr = self.file_attr(&node, *stat)?;
         Ok((node, attr))

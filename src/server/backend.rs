@@ -68,7 +68,6 @@ impl Backend for Fuse {
     fn mount(&self, spec: &MountSpec, how: How) -> Result<Box<dyn Mounted>> {
         // Opened before the mount: afterwards a path might lead through it.
         let overlay = self.overlay(spec)?;
-        let upper = sys::open_root(&spec.upper).context("cannot open the upper layer", &spec.upper)?;
         let source = format!("treefork-{}", spec.id).into();
         let options = fuse::Options { source, flags: flags(&overlay)?, ..fuse::Options::default() };
         let session = match how {
@@ -78,14 +77,13 @@ impl Backend for Fuse {
             }
             How::Device(device) => Session::serve(Arc::clone(&overlay), device, &options)?,
         };
-        Ok(Box::new(Served { session, overlay, upper, unwatched: self.watch.is_none() }))
+        Ok(Box::new(Served { session, overlay, unwatched: self.watch.is_none() }))
     }
 }
 
 struct Served {
     session: Session,
     overlay: Arc<Overlay>,
-    upper: OwnedFd,
     /// Nothing at all is watched.
     unwatched: bool,
 }
@@ -116,9 +114,7 @@ impl Mounted for Served {
     }
 
     fn sync(&self) -> Result<()> {
-        let cannot = |e| Error::io("cannot sync the fork", e);
-        let upper = sys::reopen(self.upper.as_fd(), rustix::fs::OFlags::RDONLY).map_err(cannot)?;
-        rustix::fs::syncfs(upper).map_err(cannot)
+        self.overlay.sync_all().map_err(|e| Error::io("cannot sync the fork", e))
     }
 }
 
