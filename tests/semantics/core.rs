@@ -473,6 +473,11 @@ impl<'a> Core<'a> {
             }
             Op::Forget => {
                 self.let_all_go();
+                if self.slots.iter().all(Option::is_none) {
+                    // Case 40: lookups and forgets balance, and nothing is left but the root.
+                    assert!(self.held.is_empty(), "the engine holds on to {} nodes", self.held.len());
+                    assert_eq!(self.fs.nodes(), 1, "nodes that nobody holds");
+                }
                 Ok(Value::Done)
             }
             Op::Snapshot => Ok(Value::Done),

@@ -26,6 +26,14 @@ const EPISODE: usize = 400;
 pub(super) trait Forks {
     /// Makes a fresh fork of `site`'s base and has `work` drive it.
     fn with(&self, site: &Site, start: Time, work: &mut dyn FnMut(&mut dyn Engine));
+
+    /// The engine for the plain copy.
+    fn plain<'a>(&self, dir: Dir<'a>) -> Box<dyn Engine + 'a> {
+        Box::new(dir)
+    }
+
+    /// What the base still needs.
+    fn prepare(&self, _base: &Path) {}
 }
 
 /// A base and a place for what belongs to one episode.
@@ -50,6 +58,7 @@ pub(super) fn run(fs: Fs, seed: u64, forks: &dyn Forks) {
     let mut rng = Rng::new(seed);
     let site = Site { dir: image.dir("site"), base: image.dir("base") };
     make_base(&site.base, &mut rng);
+    forks.prepare(&site.base);
     let look = Look::default().ino().ctime();
     let before = look.at(&site.base);
     for episode in 0..operations.div_ceil(EPISODE) {
@@ -142,9 +151,9 @@ fn pin_times(dir: &Path) {
 fn play(site: &Site, forks: &dyn Forks, ops: &[Op]) -> Option<Mismatch> {
     let plain = copy_base(site, "plain");
     let start = tick(&site.dir);
-    let mut plain = Dir::new(&plain, start, || {});
+    let mut plain = forks.plain(Dir::new(&plain, start, || {}));
     let mut result = None;
-    forks.with(site, start, &mut |fork| result = compare(&mut plain, fork, ops));
+    forks.with(site, start, &mut |fork| result = compare(&mut *plain, fork, ops));
     result
 }
 

@@ -68,6 +68,10 @@ pub(super) struct Dir<'a> {
     start: Time,
     remount: Box<dyn FnMut() + 'a>,
     forget: Box<dyn FnMut() + 'a>,
+    /// The root, where it is named by its descriptor.
+    rooted: Option<OwnedFd>,
+    /// The root, by path.
+    home: PathBuf,
 }
 
 pub(super) type Done<T> = Result<T, Errno>;
@@ -81,6 +85,8 @@ impl<'a> Dir<'a> {
             start,
             remount: Box::new(remount),
             forget: Box::new(|| {}),
+            rooted: None,
+            home: root.to_path_buf(),
         }
     }
 
@@ -88,6 +94,18 @@ impl<'a> Dir<'a> {
     pub(super) fn forgetting(mut self, forget: impl FnMut() + 'a) -> Self {
         self.forget = Box::new(forget);
         self
+    }
+
+    /// Names the root by an open descriptor, so that the way to it needs no permissions.
+    pub(super) fn by_descriptor(mut self) -> Self {
+        self.enter();
+        self
+    }
+
+    fn enter(&mut self) {
+        let fd = rustix::fs::open(&self.home, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).expect("it is there");
+        self.root = PathBuf::from(format!("/proc/self/fd/{}/.", fd.as_raw_fd()));
+        self.rooted = Some(fd);
     }
 
     fn path(&self, path: &str) -> PathBuf {
@@ -272,6 +290,10 @@ impl<'a> Dir<'a> {
             Op::Remount => {
                 self.slots = Default::default();
                 (self.remount)();
+                if let Some(fd) = self.rooted.take() {
+                    drop(fd);
+                    self.enter();
+                }
                 Ok(Value::Done)
             }
             Op::Forget => {

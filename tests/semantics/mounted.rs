@@ -1,6 +1,7 @@
 //! The differential test through a real mount: the kernel in between, its caches, and a server that is killed.
 
 use std::cell::Cell;
+use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -8,7 +9,11 @@ use treefork::sys::Time;
 
 use super::differential::{Forks, Site, run, tick};
 use super::engine::{Dir, Engine};
-use crate::common::{Fs, Treefork, mounts};
+use super::ops::Op;
+use super::show::Outcome;
+use crate::common::env::USER;
+use crate::common::temp::chmod;
+use crate::common::{Fs, Run, TempTree, Treefork, mounts};
 
 /// No episode takes this long, unless it hangs.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -16,8 +21,9 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Forks as the command line makes them. A remount is `kill -9` of the server and a new one.
 pub(super) struct Mounted;
 
-impl Forks for Mounted {
-    fn with(&self, site: &Site, start: Time, work: &mut dyn FnMut(&mut dyn Engine)) {
+impl Mounted {
+    /// Makes a fork and has `work` use the engine on it.
+    fn on_fork(site: &Site, start: Time, work: &mut dyn FnMut(Dir<'_>)) {
         let treefork = Treefork::with_store(site.dir.join("store"));
         let fork = treefork.create(&site.base, "x");
         let (alive, given_up) = channel::<()>();
@@ -36,11 +42,79 @@ impl Forks for Mounted {
             }
         };
         let start = start.max(tick(&site.dir));
-        work(&mut Dir::new(&fork, start, || treefork.restart("x")).forgetting(forget));
+        work(Dir::new(&fork, start, || treefork.restart("x")).forgetting(forget));
         drop(alive);
         drop(treefork);
         std::fs::remove_dir_all(site.dir.join("store")).expect("nothing is mounted in it any more");
     }
+}
+
+impl Forks for Mounted {
+    fn with(&self, site: &Site, start: Time, work: &mut dyn FnMut(&mut dyn Engine)) {
+        Self::on_fork(site, start, &mut |mut dir| work(&mut dir));
+    }
+}
+
+/// The same, used by an ordinary user: what it may do and what it may not, and whom new objects belong to.
+struct MountedForUser;
+
+/// An engine that works as the ordinary user.
+struct AsUser<'a>(Dir<'a>);
+
+/// Sets user and group for file access of this thread alone; root's power over files goes with them.
+fn become_for_files(id: u32) {
+    // SAFETY: these calls take numbers only, and change nothing but the credentials of this thread (the raw calls:
+    // none of the library's wrappers that carry them over to other threads). No groups: an empty list needs no pointer.
+    unsafe {
+        if id != 0 {
+            libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>());
+        }
+        libc::syscall(libc::SYS_setfsgid, id);
+        libc::syscall(libc::SYS_setfsuid, id);
+    }
+}
+
+impl Engine for AsUser<'_> {
+    fn apply(&mut self, op: &Op) -> Outcome {
+        // Servers are restarted and caches dropped by root; and root looks at the result.
+        let root = matches!(op, Op::Remount | Op::Forget);
+        become_for_files(if root { 0 } else { USER });
+        let outcome = self.0.apply(op);
+        become_for_files(0);
+        outcome
+    }
+
+    fn ino(&mut self, path: &str) -> u64 {
+        self.0.ino(path)
+    }
+}
+
+impl Forks for MountedForUser {
+    fn with(&self, site: &Site, start: Time, work: &mut dyn FnMut(&mut dyn Engine)) {
+        Mounted::on_fork(site, start, &mut |dir| work(&mut AsUser(dir.by_descriptor())));
+    }
+
+    fn plain<'a>(&self, dir: Dir<'a>) -> Box<dyn Engine + 'a> {
+        Box::new(AsUser(dir.by_descriptor()))
+    }
+
+    /// Gives most of the base to the user.
+    fn prepare(&self, base: &Path) {
+        let give = "find . -depth -print0 | awk 'BEGIN { RS = ORS = \"\\0\" } NR % 6' | xargs -0 chown -h 1000:1000; chown 1000 .";
+        std::process::Command::new("bash").args(["-ec", give]).current_dir(base).ok();
+    }
+}
+
+#[test]
+fn a_mount_agrees_for_an_ordinary_user() {
+    let secret = TempTree::new();
+    std::fs::write(secret.join("f"), "x").expect("ours");
+    chmod(&secret.join("f"), 0o600);
+    become_for_files(USER);
+    let read = std::fs::read(secret.join("f"));
+    become_for_files(0);
+    assert!(read.is_err(), "not an ordinary user at all");
+    run(Fs::Ext4, 14, &MountedForUser);
 }
 
 #[test]
