@@ -2,6 +2,7 @@
 
 mod dirty;
 mod forks;
+mod hosting;
 mod manager;
 mod merges;
 mod runners;

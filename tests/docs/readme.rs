@@ -33,6 +33,7 @@ fn the_commands_of_the_readme_work() {
     let read = |name: &str| std::fs::read_to_string(base.join(name)).expect("merged");
     assert_eq!(read("README"), "a line\na better line\n");
     assert_eq!(read("done.txt"), "done\n");
+    assert_eq!(read("winner.txt"), "by number 3\n");
     assert!(!base.join("it.txt").exists(), "that fork was kept, not merged");
 }
 
