@@ -159,7 +159,8 @@ fn archive(place: &Place, subject: &dyn Subject) -> Measured {
 
 fn small_files(place: &Place, subject: &dyn Subject) -> Measured {
     let (root, files) = (place.base(), place.files);
-    let [many, some, few] = if place.smoke { [1_000, 500, 100] } else { [10_000, 5_000, 1_000] };
+    // 10,000, 5,000 and 1,000 in a repository of 50,000 files.
+    let [many, some, few] = [files / 5, files / 10, files / 50];
     in_fork(place, subject, &root, |fork| {
         let root = &fork.path;
         // As in work: what is changed was seen before.
