@@ -6,11 +6,12 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use rustix::fs::{CWD, FallocateFlags, FileType, Mode, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
-use crate::common::Treefork;
+use crate::common::{Fs, Image, Run, Treefork};
 
 /// A fork of a small base.
 struct Fork {
@@ -90,13 +91,17 @@ fn x5_a_device_number_of_its_own() {
 
 #[test]
 fn x6_set_id_bits_and_devices_have_no_effect() {
-    let fork = fork();
+    // A base on a file system that is mounted so; forks of ordinary users always are.
+    let image = Image::new(Fs::Tmpfs, 8);
+    Command::new("mount").args(["-o", "remount,nosuid,nodev"]).arg(image.path()).ok();
+    let treefork = Treefork::new();
+    let path = treefork.create(&image.dir("base"), "x");
     let table = fs::read_to_string("/proc/self/mounts").expect("every process can");
-    let line = table.lines().find(|line| line.contains(fork.path.to_str().expect("plain"))).expect("mounted");
+    let line = table.lines().find(|line| line.contains(path.to_str().expect("plain"))).expect("mounted");
     assert!(line.contains("nosuid") && line.contains("nodev"), "{line}");
-    rustix::fs::mknodat(CWD, fork.path.join("null"), FileType::CharacterDevice, Mode::RWXU, rustix::fs::makedev(1, 3))
+    rustix::fs::mknodat(CWD, path.join("null"), FileType::CharacterDevice, Mode::RWXU, rustix::fs::makedev(1, 3))
         .expect("made");
-    assert_eq!(File::open(fork.path.join("null")).expect_err("no device").raw_os_error(), Some(libc::EACCES));
+    assert_eq!(File::open(path.join("null")).expect_err("no device").raw_os_error(), Some(libc::EACCES));
 }
 
 #[test]
