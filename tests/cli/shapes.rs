@@ -66,6 +66,7 @@ const FORK: &[&str] = &[
     "upper_bytes:number",
     "changes:number?",
     "drift:array",
+    "unwatched:bool",
     "guarantees:object?",
 ];
 
@@ -132,6 +133,42 @@ fn commands() {
     let done = treefork.command(["run", "--json", "--", "true"]).current_dir(base).ok().text();
     has(&json(&done), SUMMARY);
     assert_eq!(json(&done)["fork_is"], "removed");
+}
+
+#[test]
+fn looking_on() {
+    let treefork = treefork();
+    let base = treefork.env().join("base");
+    let base = base.to_str().expect("plain");
+    treefork.ok(["create", base, "--label", "y"]);
+    treefork.ok(["exec", "y", "--", "sh", "-c", "echo other > a"]);
+    let pairs = json(&treefork.fails(1, ["conflicts", "x", "y", "--json"]).text());
+    has(&pairs[0], &["first:string", "second:string", "paths:array"]);
+    has(&json(&treefork.ok(["log", "x", "--json"]).text())[0], &["at:object", "what:string", "detail:string"]);
+    let finding = &json(&treefork.command(["doctor", "--json"]).done().text())[0];
+    has(finding, &["about:string", "level:string", "what:string", "remedy:string?"]);
+    let top = json(&treefork.ok(["top", "--interval", "0.02", "--json"]).text());
+    let row = ["fork:string", "label:string?", "requests_per_second:number", "requests:number", "upper_bytes:number"];
+    has(&top[0], &row);
+    has(&top[0], &["processes:number"]);
+    let check = json(&treefork.command(["check", "x", "--json", "--", "git", "-C", base, "status"]).done().text());
+    has(&check, &["fork:string", "alive:bool", "gone:string?", "cwd:object", "paths:array", "findings:array"]);
+    has(&check, &["notes:array", "allow:array"]);
+    has(&check["findings"][0], &["how:string", "words:string", "place:string", "below:string?"]);
+}
+
+#[test]
+fn fanouts() {
+    let treefork = treefork();
+    let base = treefork.env().join("base");
+    let done = treefork.command(["fanout", "-n", "2", "--json", "--", "true"]).current_dir(base).ok().text();
+    let row = &json(&done)[1];
+    has(
+        row,
+        &["n:number", "label:string", "fork:string", "success:bool", "end:string", "said:string", "status:number"],
+    );
+    has(row, &["wall_seconds:number", "cpu_seconds:number", "peak_kib:number", "changes:number?", "score:number?"]);
+    has(row, &["fork_is:string", "variables:object", "output:string"]);
 }
 
 #[test]
