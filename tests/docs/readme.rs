@@ -20,18 +20,18 @@ fn the_commands_of_the_readme_work() {
     let treefork = Treefork::new();
     let env = treefork.env();
     let base = env.dir("project");
-    env.sh(&base, "git init -q; echo 'a line' > README; git add README; git commit -qm Begin");
+    env.sh(&base, "git init -q; echo 'a line' > a.txt; git add a.txt; git commit -qm Begin");
     let script = format!("set -euo pipefail\n{script}");
     let done = env.command_in(&base, "bash").env("PATH", path_with_treefork()).args(["-c", &script]).ok();
     let (text, said) = (done.text(), done.complaint());
-    // `diff` shows the line; `cat README` does not have it yet; the commit has come along.
+    // `diff` shows the line; the base's status has nothing to show; the commit has come along.
     assert!(text.contains("\n+a better line\n"), "{text}");
-    assert!(text.contains("\na line\n"), "{text}");
+    assert!(!text.contains("?? NOTES"), "{text}");
     assert!(text.contains("Say it better"), "{text}");
     assert!(said.contains("is kept: `treefork diff"), "{said}");
     assert!(text.contains("On branch main"), "git works at the fork's own path, too: {text}");
     let read = |name: &str| std::fs::read_to_string(base.join(name)).expect("merged");
-    assert_eq!(read("README"), "a line\na better line\n");
+    assert_eq!(read("NOTES"), "a better line\n");
     assert_eq!(read("done.txt"), "done\n");
     assert_eq!(read("winner.txt"), "by number 3\n");
     assert!(!base.join("it.txt").exists(), "that fork was kept, not merged");
