@@ -54,7 +54,7 @@ impl Part {
 /// What the children tell the caller.
 #[derive(Debug)]
 pub enum Report {
-    /// A FUSE connection to serve; answered by [`Cell::proceed`] once it is.
+    /// A FUSE connection to serve; answered by [`Cell::proceed`](super::Cell::proceed) once it is.
     Connection {
         /// What the server reads requests from.
         device: OwnedFd,
