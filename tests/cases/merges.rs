@@ -17,6 +17,15 @@ fn case_01_the_renamed_directory_merges() {
 }
 
 #[test]
+fn case_01_new_directories_keep_their_times() {
+    let fork = Fork::new("echo base > f");
+    fork.sh("mkdir -p new/deep; echo x > new/deep/file; touch -d @5 new/deep new");
+    let tree = Look::default().at(&fork.path);
+    fork.merge();
+    assert_same(&tree, &Look::default().at(&fork.base), "the base after the merge");
+}
+
+#[test]
 fn case_03_and_the_merge_removes_what_was_in_it() {
     let fork = Fork::new("mkdir d; echo x > d/old");
     fork.sh("rm -rf d; mkdir d; echo n > d/new");

@@ -88,11 +88,6 @@ impl Fork {
         let tree = Tree::at(&upper);
         tree.paths().filter(|path| !upper.join(path).is_dir()).map(Path::to_path_buf).collect()
     }
-
-    /// What the base was when it was forked.
-    pub(crate) fn before(&self) -> &Tree {
-        &self.before
-    }
 }
 
 impl Drop for Fork {

@@ -1,14 +1,12 @@
 //! What the integration tests share: a hermetic environment, trees that clean up, images, listings, repositories.
 //!
 //! Everything here fails loudly (a panic that names the path or the command): a test has no use for half an answer.
-#![allow(dead_code, unused_imports, reason = "a shared kit: not every helper has a user at every moment")]
 
 pub(crate) mod cli;
 pub(crate) mod env;
 pub(crate) mod fork;
 pub(crate) mod image;
 pub(crate) mod mounts;
-pub(crate) mod raw;
 pub(crate) mod repo;
 pub(crate) mod run;
 pub(crate) mod temp;
@@ -18,7 +16,6 @@ pub(crate) use cli::Treefork;
 pub(crate) use env::Env;
 pub(crate) use fork::{Fork, eventually, same_as_plain};
 pub(crate) use image::{Fs, Image};
-pub(crate) use raw::RawMount;
 pub(crate) use repo::{Repo, Shape};
 pub(crate) use run::Run;
 pub(crate) use temp::TempTree;

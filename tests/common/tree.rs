@@ -21,15 +21,12 @@ pub(crate) struct Look {
     ino: bool,
     ctime: bool,
     mtime: bool,
-    dir_mtime: bool,
-    owner: bool,
-    links: bool,
     without: Vec<PathBuf>,
 }
 
 impl Default for Look {
     fn default() -> Self {
-        Self { ino: false, ctime: false, mtime: true, dir_mtime: true, owner: true, links: true, without: Vec::new() }
+        Self { ino: false, ctime: false, mtime: true, without: Vec::new() }
     }
 }
 
@@ -49,24 +46,6 @@ impl Look {
     /// Without modification times.
     pub(crate) fn no_mtime(mut self) -> Self {
         self.mtime = false;
-        self
-    }
-
-    /// Without the modification times of directories.
-    pub(crate) fn no_dir_mtime(mut self) -> Self {
-        self.dir_mtime = false;
-        self
-    }
-
-    /// Without owners.
-    pub(crate) fn no_owner(mut self) -> Self {
-        self.owner = false;
-        self
-    }
-
-    /// Without telling which names are one file.
-    pub(crate) fn no_links(mut self) -> Self {
-        self.links = false;
         self
     }
 
@@ -199,10 +178,8 @@ impl Reader<'_> {
         let mut entry = Entry::new();
         entry.insert("type", kind(meta).into());
         entry.insert("mode", format!("{:o}", meta.mode() & 0o7777));
-        if self.look.owner {
-            entry.insert("owner", format!("{}:{}", meta.uid(), meta.gid()));
-        }
-        if self.look.mtime && (self.look.dir_mtime || !meta.is_dir()) {
+        entry.insert("owner", format!("{}:{}", meta.uid(), meta.gid()));
+        if self.look.mtime {
             entry.insert("mtime", format!("{}.{:09}", meta.mtime(), meta.mtime_nsec()));
         }
         if self.look.ctime {
@@ -214,7 +191,7 @@ impl Reader<'_> {
         if meta.rdev() != 0 {
             entry.insert("rdev", meta.rdev().to_string());
         }
-        if self.look.links && !meta.is_dir() && meta.nlink() > 1 {
+        if !meta.is_dir() && meta.nlink() > 1 {
             let first = self.names.entry((meta.dev(), meta.ino())).or_insert_with(|| rel.to_path_buf());
             entry.insert("links", format!("{} of {first:?}", meta.nlink()));
         }

@@ -7,10 +7,9 @@ use crate::common::{Fork, Look, Repo, Run, Shape, Tree, Treefork, assert_same};
 
 const FILES: usize = 20_000;
 
-/// What of a tree a merge brings over: all but the git directory and what git ignores. (The time of a directory may be
-/// that of the merge.)
+/// What of a tree a merge brings over: all but the git directory and what git ignores.
 fn work(root: &Path) -> Tree {
-    Look::default().no_dir_mtime().without(".git").without("build").at(root)
+    Look::default().without(".git").without("build").at(root)
 }
 
 #[test]
@@ -42,7 +41,7 @@ fn a_repository_is_forked_worked_in_and_merged() {
         let text = fs::read_to_string(&path).expect("it is tracked");
         fs::write(&path, text + "one more line\n").expect("it can be written");
     }
-    fork.sh("git mv pkg01 moved; git rm -q -r pkg02/mod081; chmod +x README; mkdir new; echo new > new/file
+    fork.sh("git mv pkg01 moved; git rm -q -r pkg02/mod081; chmod +x README; mkdir -p new/deep; echo new > new/deep/file; echo more >> hard/a
         ln -sfn pkg03 link/dir; printf 'x\\0y' > binary");
     git(&["add", "-A", ":!notes.txt"]);
     git(&["commit", "-q", "-m", "work of the fork"]);
