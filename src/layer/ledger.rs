@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use sha2::Digest as _;
 
 use crate::names::RelPath;
 use crate::sys::{At, Ident, Stat, Time};
@@ -35,11 +36,45 @@ pub struct BaseState {
     pub mtime: Time,
     /// Last change of content or attributes.
     pub ctime: Time,
+    /// What a small file held, where the fork changed its content: it proves what both sides of a merge came from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<Digest>,
+}
+
+/// Files up to this size, in bytes, have their content noted.
+pub const NOTED: u64 = 1 << 20;
+
+/// The SHA-256 of a content, as text in hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Digest([u8; 32]);
+
+impl Digest {
+    /// The digest of these bytes.
+    pub fn of(content: &[u8]) -> Self {
+        Self(sha2::Sha256::digest(content).into())
+    }
+}
+
+impl Serialize for Digest {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let digits: String = self.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        serializer.serialize_str(&digits)
+    }
+}
+
+impl<'de> Deserialize<'de> for Digest {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let digits = String::deserialize(deserializer)?;
+        let byte = |at: usize| digits.get(at..at + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok());
+        let bytes: Option<Vec<u8>> = (0..64).step_by(2).map(byte).collect();
+        let bytes = bytes.filter(|_| digits.len() == 64).and_then(|bytes| bytes.try_into().ok());
+        bytes.map(Self).ok_or_else(|| serde::de::Error::custom("not the SHA-256 of a content"))
+    }
 }
 
 impl From<&Stat> for BaseState {
     fn from(s: &Stat) -> Self {
-        Self { ident: s.ident(), mode: s.mode, size: s.size, mtime: s.mtime, ctime: s.ctime }
+        Self { ident: s.ident(), mode: s.mode, size: s.size, mtime: s.mtime, ctime: s.ctime, content: None }
     }
 }
 

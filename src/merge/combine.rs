@@ -1,11 +1,11 @@
 //! Three-way merge of one path that both sides changed: content, mode and the rest, each on its own.
 //!
-//! The ancestor of the content comes from the first of these that has it:
-//! 1. the copy that the fork kept when it covered the path (`work/ancestor/`);
+//! The ancestor of the content has to be proven to be what the fork saw. It comes from the first of these that has it:
+//! 1. the preserved layers that the fork reads through: another merge kept the very object there;
 //! 2. the base itself, when the merge goes into another tree and the base is still as the fork saw it;
-//! 3. the blob that the git index names, when the index describes the very object that the fork saw (size, times and
-//!    number agree);
-//! 4. the blob at the path in the commit the fork was made from, when its size is that of what the fork saw.
+//! 3. the blob that the git index names, when the index describes the very object that the fork saw (size and times
+//!    agree);
+//! 4. the blob at the path in the commit the fork was made from, when its content is what the ledger noted.
 //!
 //! Owner and extended attributes are not in the ledger, so that where the two sides differ in them nobody can say whose
 //! they are: a conflict.
@@ -17,12 +17,13 @@ use super::plan::{Action, Make};
 use super::repository::Repository;
 use super::table::{Reason, Theirs};
 use super::{Os, Source, text, upper_object};
-use crate::layer::ledger::BaseState;
-use crate::names::RelPath;
-use crate::sys::{At, Stat};
+use rustix::fs::OFlags;
 
-/// The directory of kept originals in the work area of a fork, by `<ino>-<sec>.<nsec>` of the base object.
-const ANCESTORS: &str = "ancestor";
+use crate::layer::ledger::{BaseState, Digest};
+use crate::layer::preserved;
+use crate::layer::resolve::see;
+use crate::names::RelPath;
+use crate::sys::{At, Stat, open_beneath, open_root};
 
 /// What came of it.
 pub(crate) enum Combined {
@@ -123,12 +124,13 @@ impl Combiner<'_> {
     }
 
     fn ancestor(&self, was: &BaseState, lower: &RelPath) -> Os<Option<Vec<u8>>> {
-        let (ino, time) = (was.ident.ino, was.ident.btime);
-        let kept = format!("{ino}-{}.{}", time.sec, time.nsec);
-        if let Ok(dir) = At::new(&self.source.work, ANCESTORS).open(rustix::fs::OFlags::PATH)
-            && let Ok(bytes) = read_all(At::new(&dir, &kept))
-        {
-            return Ok(Some(bytes));
+        for dir in &self.source.layers {
+            let layer = preserved::open(&open_root(dir)?)?;
+            if see(&layer, lower)?.is_some_and(|seen| seen.shown.ident() == was.ident) {
+                let (above, name) = (lower.parent().unwrap_or_default(), lower.file_name().unwrap_or_default());
+                let above = open_beneath(&layer.root, &above, OFlags::PATH | OFlags::DIRECTORY)?;
+                return read_all(At::new(&above, name)).map(Some);
+            }
         }
         if let Some(base) = self.elsewhere {
             let stat = base.look(lower)?.stat();
@@ -137,7 +139,8 @@ impl Combiner<'_> {
             }
         }
         let from_git = |repository: &Repository| repository.ancestor(self.source, lower, was);
-        Ok(self.repository.and_then(from_git).filter(|bytes| bytes.len() as u64 == was.size))
+        let fits = |bytes: &Vec<u8>| was.content.is_none_or(|content| content == Digest::of(bytes));
+        Ok(self.repository.and_then(from_git).filter(fits))
     }
 }
 

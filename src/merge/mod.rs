@@ -71,6 +71,8 @@ pub struct Source {
     pub created: Time,
     /// The commit that the base was at, if it is a git repository with one.
     pub base_ref: Option<String>,
+    /// The preserved layers that the fork reads through, top first.
+    pub layers: Vec<PathBuf>,
     /// For a copy: what it was made from.
     pub manifest: Option<Manifest>,
 }
@@ -90,6 +92,7 @@ impl Source {
             base,
             created,
             base_ref: None,
+            layers: Vec::new(),
             manifest: None,
         })
     }
@@ -107,6 +110,7 @@ impl Source {
             base,
             created,
             base_ref: None,
+            layers: Vec::new(),
             manifest: Some(Manifest::read(&work)?),
         })
     }

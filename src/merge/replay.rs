@@ -26,6 +26,7 @@ use rustix::io::Errno;
 use super::journal::{Attributes, Bytes, Journal, Op, Phase, Seen, Times};
 use super::parent::Parent;
 use super::repository::Repository;
+use super::stage::is_moving;
 use super::{Os, compare};
 use crate::durable::{fault, sync_fd};
 use crate::error::{Context, Error, Kind, Result};
@@ -101,7 +102,8 @@ impl Replay<'_> {
             Op::Detach { path, slot, seen } => {
                 let moved = self.exchange_names(path, |at| move_new(at, self.slot(slot)));
                 moved.map_err(|errno| if errno == Errno::NOENT { changed(path) } else { at_path(path)(errno) })?;
-                self.expect(slot, seen, path)
+                self.expect(slot, seen, path)?;
+                self.expect_empty(slot, path)
             }
             Op::Swap { path, slot, old, .. } => {
                 let swapped = self.exchange_names(path, |at| self.swap(at, slot));
@@ -163,6 +165,16 @@ impl Replay<'_> {
         if seen.is(&stat) { Ok(()) } else { Err(changed(path)) }
     }
 
+    /// A directory that goes has been emptied step by step before; what is in it by now nobody has looked at.
+    fn expect_empty(&self, slot: &str, path: &RelPath) -> Stepped {
+        let slot = self.slot(slot);
+        if is_moving(slot.name) || !slot.stat().map_err(at_path(path))?.is_dir() {
+            return Ok(());
+        }
+        let dir = slot.open(rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY).map_err(at_path(path))?;
+        if super::changes::names(&dir).map_err(at_path(path))?.is_empty() { Ok(()) } else { Err(changed(path)) }
+    }
+
     /// Exchanges two names at once; where the file system cannot, the old object goes aside first.
     fn swap(&self, at: At<'_>, slot: &str) -> Os<()> {
         match self.slot(slot).rename_with(at, RenameFlags::EXCHANGE) {
@@ -199,7 +211,9 @@ impl Replay<'_> {
             (_, false) => &times.after,
         };
         let stamps = Timestamps { last_access: (*atime).into(), last_modification: (*mtime).into() };
-        match self.parent.with(path, |at| at.utimens(&stamps)) {
+        // Where a directory went with the merge, something else may stand at its place by now.
+        let set = |at: crate::sys::At<'_>| if at.stat()?.is_dir() { at.utimens(&stamps) } else { Err(Errno::NOTDIR) };
+        match self.parent.with(path, set) {
             // It went with the merge.
             Err(Errno::NOENT | Errno::NOTDIR) if !back => Ok(()),
             other => other,

@@ -158,7 +158,9 @@ impl Repository {
     pub(crate) fn ancestor(&self, source: &Source, path: &RelPath, was: &BaseState) -> Option<Vec<u8>> {
         let from_index = [None, Self::fork_file(source, "index")].into_iter();
         let blob = from_index.filter_map(|index| self.described(path, was, index)).next();
+        // Without the digest in the ledger nothing would prove that the base was clean there.
         let blob = blob.or_else(|| {
+            was.content?;
             let mut name = OsString::from(source.base_ref.as_deref()?);
             name.push(":");
             name.push(path);

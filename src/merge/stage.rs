@@ -95,6 +95,14 @@ enum Draft {
     },
 }
 
+/// Whether a slot holds a directory that moves, with everything in it, rather than one that goes.
+pub(crate) fn is_moving(slot: &OsStr) -> bool {
+    slot.as_encoded_bytes().starts_with(MOVING.as_bytes())
+}
+
+/// The beginning of the slots of directories that move.
+const MOVING: &str = "m";
+
 /// A number of components, to bring deep paths before shallow ones or the other way round.
 fn depth(path: &RelPath) -> usize {
     path.as_path().components().count()
@@ -113,7 +121,7 @@ impl Layout {
                     detach.push(Draft::Detach { path: path.clone(), slot: format!("o{n}"), seen: seen.into() });
                 }
                 Step::Move { from, seen, path } => {
-                    let (slot, seen) = (format!("m{n}"), Seen::from(seen));
+                    let (slot, seen) = (format!("{MOVING}{n}"), Seen::from(seen));
                     detach.push(Draft::Detach { path: from.clone(), slot: slot.clone(), seen });
                     arrive.push(Draft::AttachMoved { path: path.clone(), slot, seen });
                 }

@@ -23,7 +23,7 @@ use super::node::{Link, Node, Place};
 use super::{Overlay, Result, Upper};
 use crate::copy;
 use crate::layer::index::{Key, Links};
-use crate::layer::ledger::BaseState;
+use crate::layer::ledger::{self, BaseState, Digest};
 use crate::layer::marks::{self, DirMarks, Origin};
 use crate::layer::tree::Layer;
 use crate::names::RelPath;
@@ -34,6 +34,16 @@ const TRIES: u32 = 5;
 
 /// Copying less than this is not worth a thread of its own.
 const MUCH: u64 = 1 << 20;
+
+/// A copy that is staged.
+struct Staged {
+    /// What the original shows.
+    shown: Stat,
+    /// What the ledger is to say of it.
+    state: BaseState,
+    /// The copy of a regular file, open.
+    copy: Option<OwnedFd>,
+}
 
 struct Lower {
     layer: Arc<Layer>,
@@ -69,8 +79,8 @@ impl Overlay {
             };
             let staged = upper.staging.name();
             match self.stage(upper, node, &lower, &staged, keep) {
-                Ok(Some((stat, copy))) => {
-                    let placed = self.place(upper, node, &lower, &staged, &stat, copy);
+                Ok(Some(copied)) => {
+                    let placed = self.place(upper, node, &lower, &staged, copied);
                     if placed.is_err() {
                         discard(upper, &staged);
                     }
@@ -96,7 +106,7 @@ impl Overlay {
         lower: &Lower,
         staged: &OsString,
         keep: u64,
-    ) -> Result<Option<(Stat, Option<OwnedFd>)>> {
+    ) -> Result<Option<Staged>> {
         let to = upper.staging.at(staged);
         let regular = node.file_type() == FileType::RegularFile;
         let flags = if regular { OFlags::RDONLY | OFlags::NONBLOCK } else { OFlags::PATH | OFlags::NOFOLLOW };
@@ -117,6 +127,7 @@ impl Overlay {
                 None
             }
         };
+        let content = if regular { digest(&original)? } else { None };
         let (before, after) = (original.stat, Stat::of(from.as_fd())?);
         if (after.size, after.mtime, after.ctime) != (before.size, before.mtime, before.ctime) {
             return Ok(None);
@@ -124,7 +135,7 @@ impl Overlay {
         if !regular {
             upper.origins.set(to.stat()?.ident(), origin)?;
         }
-        Ok(Some((shown, copy)))
+        Ok(Some(Staged { state: BaseState { content, ..BaseState::from(&shown) }, shown, copy }))
     }
 
     /// By descriptors all along: this is where rewriting a tree spends its time.
@@ -157,15 +168,8 @@ impl Overlay {
     }
 
     /// Moves a staged copy to where the node's name is, and switches the node over.
-    fn place(
-        &self,
-        upper: &Upper,
-        node: &Arc<Node>,
-        lower: &Lower,
-        staged: &OsString,
-        stat: &Stat,
-        copy: Option<OwnedFd>,
-    ) -> Result<()> {
+    fn place(&self, upper: &Upper, node: &Arc<Node>, lower: &Lower, staged: &OsString, copied: Staged) -> Result<()> {
+        let Staged { shown: stat, state, copy } = copied;
         let _names = self.names.read_recursive();
         let file = node.file()?;
         let link = file.state.read().links.first().cloned();
@@ -180,7 +184,7 @@ impl Overlay {
             }
             (Some((parent, name)), None) => {
                 let dir = self.copy_up_dir(&parent)?;
-                upper.ledger.note(&lower.path, BaseState::from(stat))?;
+                upper.ledger.note(&lower.path, state)?;
                 let _change = parent.dir()?.change.lock();
                 quietly(&dir.fd, || upper.staging.at(staged).rename(At::new(&*dir.fd, &name)))?;
                 Place::Upper
@@ -319,6 +323,25 @@ pub(super) struct Original {
     stat: Stat,
     /// What it shows.
     shown: Stat,
+}
+
+/// What a small file holds, whether it is copied or about to be overwritten.
+fn digest(original: &Original) -> Result<Option<Digest>> {
+    if original.stat.size > ledger::NOTED {
+        return Ok(None);
+    }
+    let mut content = vec![0; usize::try_from(original.stat.size).map_err(|_| Errno::FBIG)?];
+    let mut done = 0;
+    while done < content.len() {
+        match rustix::io::pread(&original.fd, &mut content[done..], done as u64) {
+            // Shorter by now: the check whether it stood still comes next.
+            Ok(0) => return Ok(None),
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(Some(Digest::of(&content)))
 }
 
 fn open_checked(node: &Node, layer: &Layer, path: &RelPath, flags: OFlags) -> Result<Original> {

@@ -82,7 +82,14 @@ fn numbers(state: &BaseState) -> Numbers {
 
 fn state((ino, btime, mode, size, mtime, ctime): Numbers) -> BaseState {
     let time = |(sec, nsec): Moment| Time { sec, nsec };
-    BaseState { ident: Ident { ino, btime: time(btime) }, mode, size, mtime: time(mtime), ctime: time(ctime) }
+    BaseState {
+        ident: Ident { ino, btime: time(btime) },
+        mode,
+        size,
+        mtime: time(mtime),
+        ctime: time(ctime),
+        content: None,
+    }
 }
 
 impl Manifest {

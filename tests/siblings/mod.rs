@@ -161,3 +161,38 @@ fn names(dir: &Path) -> Vec<String> {
     names.sort();
     names
 }
+
+/// What another merge preserved is the ancestor of both sides, in a base without git, too.
+#[test]
+fn two_forks_that_edit_one_text_both_land() {
+    let treefork = Treefork::new();
+    let base = treefork.env().dir("base");
+    let text: String = (1..=20).map(|n| format!("line {n}\n")).collect();
+    fs::write(base.join("text"), &text).expect("room");
+    let [a, b] = ["a", "b"].map(|label| treefork.create(&base, label));
+    treefork.env().sh(&a, "sed -i 's/line 2$/two/' text");
+    treefork.env().sh(&b, "sed -i 's/line 18$/eighteen/' text");
+    treefork.ok(["merge", "a"]);
+    treefork.ok(["merge", "b"]);
+    let merged = fs::read_to_string(base.join("text")).expect("there");
+    assert_eq!(merged, text.replace("line 2\n", "two\n").replace("line 18\n", "eighteen\n"));
+}
+
+/// A commit is no proof of what an uncommitted file held: where only that is left of the ancestor, it is a conflict.
+#[test]
+fn a_commit_is_no_ancestor_of_a_file_that_was_edited_before_the_fork() {
+    let treefork = Treefork::new();
+    let base = treefork.env().join("base");
+    Repo::new(treefork.env(), &base, Shape::small());
+    let file = base.join(Repo::file(0));
+    let committed = fs::read_to_string(&file).expect("there");
+    // As long as the committed text, so that nothing but the content tells.
+    fs::write(&file, committed.to_uppercase()).expect("room");
+    let fork = treefork.create(&base, "a");
+    fs::write(fork.join(Repo::file(0)), &committed).expect("room");
+    treefork.env().git(&fork, ["commit", "-q", "--allow-empty", "-am", "back to what it was"]);
+    fs::write(&file, format!("{}one more line\n", committed.to_uppercase())).expect("room");
+    let done = treefork.fails(1, ["merge", "a"]);
+    assert!(done.text().contains("changed on both sides"), "{}", done.text());
+    assert_eq!(fs::read_to_string(&file).expect("there"), format!("{}one more line\n", committed.to_uppercase()));
+}

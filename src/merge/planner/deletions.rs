@@ -115,10 +115,10 @@ impl Planner<'_> {
         if empty && !known {
             return Ok(self.resolved(path, Reason::NewInDeleted));
         }
+        // One by one even where the directory goes as well: what somebody puts there meanwhile must not go with it.
+        self.plan.steps.extend(going);
         if all {
             self.entry(path.clone(), Action::Delete, stat, Some(stat.mode), None);
-        } else {
-            self.plan.steps.extend(going);
         }
         Ok(all)
     }
