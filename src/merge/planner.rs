@@ -1,6 +1,7 @@
 //! From the change set and the parent's present state to the plan: each path gets its verdict from the table.
 
 mod deletions;
+mod links;
 mod scope;
 
 use std::collections::{HashMap, HashSet};
@@ -37,6 +38,8 @@ pub(crate) struct Planner<'a> {
     moved: HashSet<RelPath>,
     /// What the fork deleted, by what it was: where a file went that turned up elsewhere.
     gone: HashMap<Ident, (RelPath, RelPath)>,
+    /// Objects of the upper that have got further names, by device and number.
+    linked: HashSet<(u64, u64)>,
     /// Directories of the fork that the merge makes.
     fresh: HashSet<RelPath>,
     /// Directories of the fork below which nothing is looked at any more.
@@ -69,6 +72,7 @@ impl<'a> Planner<'a> {
                 _ => {}
             }
         }
+        let linked = links::with_new_names(&changes.list);
         let (ignored, tracked, fresh, closed) = Default::default();
         Self {
             source,
@@ -81,6 +85,7 @@ impl<'a> Planner<'a> {
             tracked,
             moved,
             gone,
+            linked,
             fresh,
             closed,
             plan: Plan::default(),
@@ -113,11 +118,11 @@ impl<'a> Planner<'a> {
             self.leave_out(path, Omission::Ignored);
             return Ok(());
         }
+        // In a directory that the merge makes there is nothing yet; but what moves there comes from elsewhere.
+        let moves = matches!(change.what, What::Move { .. });
         let found = match &change.lower {
-            // In a directory that the merge makes there is nothing yet.
-            _ if path.parent().is_some_and(|parent| self.fresh.contains(&parent)) => Found::Absent,
-            Some(lower) => self.parent.look(lower).map_err(failed(path))?,
-            None => Found::Absent,
+            Some(lower) if moves || !self.is_in_fresh(path) => self.parent.look(lower).map_err(failed(path))?,
+            _ => Found::Absent,
         };
         match &change.what {
             What::Gone => self.gone(change, found),
@@ -137,6 +142,11 @@ impl<'a> Planner<'a> {
         }
     }
 
+    /// Whether a path of the fork is in a directory that the merge makes.
+    fn is_in_fresh(&self, path: &RelPath) -> bool {
+        path.parent().is_some_and(|parent| self.fresh.contains(&parent))
+    }
+
     /// What the parent has by now needs no place in the upper of a fork that lives on.
     fn trim(&mut self, path: &RelPath) {
         self.plan.settle.trim.push(path.clone());
@@ -153,6 +163,7 @@ impl<'a> Planner<'a> {
         };
         if let (Some(lower), Some(there)) = (&change.lower, &present)
             && !there.is_dir()
+            && !self.has_new_names(put)
             && self.same(put, path, lower, there).map_err(failed(path))?
         {
             self.trim(path);
@@ -299,7 +310,10 @@ impl<'a> Planner<'a> {
 
     fn r#move(&mut self, change: &Change, stat: &Stat, place: Option<&RelPath>, found: Found) -> Result<()> {
         let (path, Some(from)) = (&change.path, &change.lower) else { return Ok(()) };
-        let at_place = place.map_or(Ok(Found::Absent), |place| self.parent.look(place)).map_err(failed(path))?;
+        let at_place = match place {
+            Some(place) if !self.is_in_fresh(path) => self.parent.look(place).map_err(failed(path))?,
+            _ => Found::Absent,
+        };
         // What the base had at the new place is a deletion of its own, which came before.
         let leaves = |step: &Step| matches!(step, Step::Detach { path, .. } if Some(path) == place);
         let taken = at_place.stat().is_some()

@@ -74,7 +74,11 @@ impl<'a> Layer<'a> {
     fn spare(&mut self, op: &Op) -> Os<()> {
         match op {
             Op::Detach { path, .. } | Op::Swap { path, .. } | Op::Attach { path, .. } => self.keep(path),
-            Op::Attributes { path, .. } => self.shell(path),
+            // In a directory that moves the path is that of the result: what was there stays as part of its old place.
+            Op::Attributes { path, .. } => match self.parent.look(path)? {
+                Found::There(stat) if stat.is_dir() => self.shell(path),
+                _ => Ok(()),
+            },
             // Named as touches, with everything that git writes along with them.
             Op::Ref { .. } | Op::Head { .. } => Ok(()),
         }

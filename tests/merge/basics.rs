@@ -39,6 +39,46 @@ fn the_parent_becomes_what_the_fork_shows() {
     );
 }
 
+/// Renamed directories in places that the merge makes itself, and changes inside of them, with a sibling looking on.
+#[test]
+fn renamed_directories_go_where_nothing_was() {
+    let cases = [
+        ("mkdir d; echo 1 > d/x", "mkdir e; mv d e/a; echo 2 >> e/a/x"),
+        ("mkdir d; echo 1 > e", "rm e; mkdir e; mv d e/a; mkdir e/a/n; chmod 700 e/a"),
+        ("mkdir -p d e/a", "mv e f; mkdir e; mv d e/a"),
+        (
+            "mkdir -p d/x/1 e/a/1",
+            "mkdir -p n/m; mv d n/m; mv e n/m/d; mv n/m/d/e/a n/a; rmdir n/m/d/x/1; chmod 700 n/a",
+        ),
+        ("mkdir -p d/s", "mv d e; chmod 700 e/s; setfattr -n user.a -v b e"),
+        ("mkdir -p d/s", "mv d e; mkdir d; mv e/s d/s; chmod 711 d/s"),
+    ];
+    for (base, fork) in cases {
+        let work = Work::plain(base);
+        let sibling = work.fork("sibling", "true");
+        let before = Look::default().ino().at(&sibling);
+        let wanted = Look::default().at(&work.fork("f", fork));
+        work.merge("f", &[]);
+        assert_same(&wanted, &Tree::at(&work.base), fork);
+        assert_same(&before, &Look::default().ino().at(&sibling), fork);
+        work.treefork.ok(["remove", "sibling"]);
+    }
+}
+
+/// A further name of a file of the base stays one, whether or not the file itself was changed.
+#[test]
+fn new_names_of_old_files_stay_names() {
+    for more in ["true", "chmod 600 f", "ln -f new g; rm old"] {
+        let work = Work::plain("echo 1 > f; echo 1 > g; echo 2 > h; ln h old");
+        let wanted = Look::default().at(&work.fork("l", &format!("ln f new; ln h newer; {more}")));
+        work.merge("l", &[]);
+        assert_same(&wanted, &Tree::at(&work.base), more);
+        let same =
+            work.in_base("test f -ef new && test h -ef newer && { test ! -e old || test h -ef old; } && echo yes");
+        assert_eq!(same, "yes", "after {more}");
+    }
+}
+
 #[test]
 fn nothing_of_ours_stays_on_what_was_merged() {
     let work = Work::plain(BASE);
