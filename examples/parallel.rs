@@ -17,7 +17,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let n = n.parse().unwrap_or(2);
-    match in_forks(base, n, command).and_then(|forks| Ok((forks, in_copies(base, n, command)?))) {
+    match measure(base, n, command) {
         Ok((forks, copies)) => {
             println!("{n} forks:  {:8.1} ms", forks.as_secs_f64() * 1000.0);
             println!("{n} copies: {:8.1} ms", copies.as_secs_f64() * 1000.0);
@@ -30,7 +30,14 @@ fn main() -> ExitCode {
     }
 }
 
-fn in_forks(base: &str, n: usize, command: &[String]) -> Result<Duration> {
+/// The times of forks and copies.
+fn measure(base: &str, n: usize, command: &[String]) -> Result<(Duration, Duration)> {
+    // `cp` runs elsewhere, where a relative path would name something else.
+    let base = std::fs::canonicalize(base).map_err(|e| Error::io("cannot find the base", e).at(base))?;
+    Ok((in_forks(&base, n, command)?, in_copies(&base, n, command)?))
+}
+
+fn in_forks(base: &Path, n: usize, command: &[String]) -> Result<Duration> {
     let forker = Forker::builder().force_copy().isolated_runner().build()?;
     let (project, cancel) = (Environment::at(base), CancelToken::new());
     at_once(n, |helper| {
@@ -40,7 +47,7 @@ fn in_forks(base: &str, n: usize, command: &[String]) -> Result<Duration> {
     })
 }
 
-fn in_copies(base: &str, n: usize, command: &[String]) -> Result<Duration> {
+fn in_copies(base: &Path, n: usize, command: &[String]) -> Result<Duration> {
     let scratch = std::env::temp_dir().join(format!("parallel-{}", std::process::id()));
     std::fs::create_dir(&scratch).map_err(|e| Error::io("cannot make", e).at(&scratch))?;
     let run = |dir: &Path, words: &[String]| {
@@ -52,7 +59,7 @@ fn in_copies(base: &str, n: usize, command: &[String]) -> Result<Duration> {
     };
     let wall = at_once(n, |helper| {
         let copy = scratch.join(helper.to_string());
-        let copying = ["cp".into(), "-a".into(), "--".into(), base.to_owned(), copy.display().to_string()];
+        let copying = ["cp".into(), "-a".into(), "--".into(), base.display().to_string(), copy.display().to_string()];
         run(Path::new("/"), &copying)?;
         run(&copy, command)
     });

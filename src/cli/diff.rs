@@ -6,18 +6,18 @@ use clap::Args;
 use similar::TextDiff;
 
 use super::forks::say_drift;
-use super::merge::{Choice, lines, shown};
+use super::inside;
+use super::merge::{Choice, lines, say_unmatched, shown};
 use super::output::{self, Context, counted};
 use crate::api::source;
 use crate::error::Result;
-use crate::fork;
 use crate::merge::{self, Content, Entry, ObjectType};
 
 /// Arguments of `diff`.
 #[derive(Args)]
 pub(super) struct Diff {
-    /// The fork: its id, its label, or the beginning of either
-    fork: String,
+    /// The fork: its id, its label, or the beginning of either [default: the one that the caller is in]
+    fork: Option<String>,
     /// Only letters and paths
     #[arg(long, conflicts_with = "stat")]
     name_status: bool,
@@ -30,8 +30,7 @@ pub(super) struct Diff {
 
 impl Diff {
     pub(super) fn run(self, context: &Context) -> Result<u8> {
-        let store = context.store_of(&self.fork)?;
-        let record = fork::find(&store, &self.fork)?;
+        let (store, record) = inside::named_or_here(context, self.fork.as_deref())?;
         let source = source(&store, &record)?;
         say_drift(&store, &record);
         let options = self.choice.options()?;
@@ -54,6 +53,7 @@ impl Diff {
         } else if self.stat {
             output::print(stat.text().as_bytes())?;
         }
+        say_unmatched(&plan, &options);
         let left = plan.left_out.iter().filter(|left| left.why == merge::Omission::Ignored).count();
         if left > 0 {
             output::note(&format!("{left} changed paths are ignored by git and left out; --ignored shows them"));

@@ -12,7 +12,7 @@ use super::inside::{self, Inside};
 use super::output::{self, Colour, Context};
 use crate::error::Result;
 use crate::fork::status::{self, Mount, Status};
-use crate::fork::{self, Forks, Record, State, Store, journal};
+use crate::fork::{Forks, Record, State, Store, journal};
 use crate::server::Client;
 use crate::sys::Time;
 
@@ -24,6 +24,10 @@ impl List {
     pub(super) fn run(self, context: &Context) -> Result<u8> {
         let forks = match context.existing_store()? {
             Some(store) => status::all(&store)?,
+            None if output::in_command() => {
+                output::hint(output::OUTSIDE);
+                vec![]
+            }
             None => vec![],
         };
         let (mut statuses, mut broken) = (vec![], 0);
@@ -121,11 +125,7 @@ struct Known {
 impl Show {
     pub(super) fn run(self, context: &Context) -> Result<u8> {
         let (store, record) = match &self.fork {
-            Some(name) => {
-                let store = context.store_of(name)?;
-                let record = fork::find(&store, name)?;
-                (store, record)
-            }
+            Some(name) => inside::named_or_here(context, Some(name))?,
             None => match inside::find()? {
                 Inside::Fork(store, record) => (store, *record),
                 Inside::Command { id } => {
@@ -205,15 +205,19 @@ fn show(status: &Status) -> String {
 pub(super) fn say_drift(store: &Store, record: &Record) {
     // Where no server runs nobody has looked at anything.
     let Ok(drift) = Client::new(store.root()).drift(record.id.as_str()) else { return };
-    let index = |path: &&PathBuf| path.starts_with(".git/index") || path.starts_with(".git/index.lock");
-    let paths: Vec<&PathBuf> = drift.paths.iter().filter(|path| !index(path)).collect();
+    let no_news = |path: &PathBuf| {
+        path.starts_with(".git/index")
+            // Git's locks come and go with each thing that it does.
+            || (path.starts_with(".git") && path.extension().is_some_and(|extension| extension == "lock"))
+    };
+    let paths: Vec<&PathBuf> = drift.paths.iter().filter(|path| !no_news(path)).collect();
     if let Some(first) = paths.first() {
         let count = output::counted(paths.len(), "path");
         let have = if paths.len() == 1 { "has" } else { "have" };
         let more = if paths.len() == 1 { "" } else { ", ..." };
         output::note(&format!(
-            "{count} of the base {have} changed since {} was made: {first:?}{more}; `treefork show` has all",
-            record.name()
+            "{count} of the base {have} changed since {name} was made: {first:?}{more}; `treefork show {name}` has all",
+            name = record.name()
         ));
     }
 }
@@ -226,8 +230,8 @@ fn timestamp(time: Time) -> String {
 /// Arguments of `path`.
 #[derive(Args)]
 pub(super) struct Path {
-    /// The fork: its id, its label, or the beginning of either
-    fork: String,
+    /// The fork: its id, its label, or the beginning of either [default: the one that the caller is in]
+    fork: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -239,8 +243,8 @@ struct Place {
 
 impl Path {
     pub(super) fn run(self, context: &Context) -> Result<u8> {
-        let forks = Forks::open(context.store_of(&self.fork)?)?;
-        let (record, path) = forks.ready(&self.fork)?;
+        let (store, record) = inside::named_or_here(context, self.fork.as_deref())?;
+        let (record, path) = Forks::open(store)?.ready(record.id.as_str())?;
         if context.json {
             output::print_json(&Place { id: record.id.to_string(), path })?;
         } else {
@@ -253,14 +257,13 @@ impl Path {
 /// Arguments of `log`.
 #[derive(Args)]
 pub(super) struct Log {
-    /// The fork: its id, its label, or the beginning of either
-    fork: String,
+    /// The fork: its id, its label, or the beginning of either [default: the one that the caller is in]
+    fork: Option<String>,
 }
 
 impl Log {
     pub(super) fn run(self, context: &Context) -> Result<u8> {
-        let store = context.store_of(&self.fork)?;
-        let record = fork::find(&store, &self.fork)?;
+        let (store, record) = inside::named_or_here(context, self.fork.as_deref())?;
         let events = journal::events(&store.fork(&record.id))?;
         context.print(&events, |events| {
             let line = |event: &journal::Event| {

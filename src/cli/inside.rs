@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use super::output;
 use crate::error::{Context, Error, Kind, Result};
-use crate::fork::{Id, Record, Store};
+use crate::fork::{self, Id, Record, Store};
 
 /// Where the caller is.
 pub(super) enum Inside {
@@ -33,6 +34,25 @@ pub(super) fn find() -> Result<Inside> {
         Err(_) => {
             let what = "no fork was named, and the working directory is not in one";
             Err(Error::new(Kind::Usage, what).remedy("`treefork list` shows the forks"))
+        }
+    }
+}
+
+/// The fork of this name, or without a name the one that the caller stands in.
+///
+/// # Errors
+/// As for [`find`]; also `Usage` in a command of `run`, `exec` or `shell`.
+pub(super) fn named_or_here(context: &output::Context, name: Option<&str>) -> Result<(Store, Record)> {
+    if let Some(name) = name {
+        let store = context.store_of(name)?;
+        let record = fork::find(&store, name)?;
+        return Ok((store, record));
+    }
+    match find()? {
+        Inside::Fork(store, record) => Ok((store, *record)),
+        Inside::Command { id } => {
+            let what = format!("nothing more is known of the fork {id} here");
+            Err(Error::new(Kind::Usage, what).remedy(output::OUTSIDE))
         }
     }
 }

@@ -97,7 +97,8 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
 /// The tree of commands, with examples.
 pub(super) fn command() -> clap::Command {
     let main = "Examples:\n  treefork create --label idea-a\n  treefork exec idea-a -- make test\n  \
-                treefork diff idea-a\n  treefork merge idea-a\n\nEach command has more: treefork help COMMAND";
+                treefork diff idea-a\n  treefork merge idea-a\n\nEach command has more: treefork help COMMAND\n\
+                Completions and man pages: treefork completions SHELL, treefork man";
     EXAMPLES.iter().fold(Cli::command().after_help(main), |command, (name, examples)| {
         command.mut_subcommand(name, |command| command.after_help(text(examples)))
     })

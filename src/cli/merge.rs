@@ -12,7 +12,7 @@ use crate::api::{self, Landing, source};
 use crate::durable::{Holder, Wait};
 use crate::error::{Error, Kind, Result};
 use crate::fork::{self, Forks, Record, Store};
-use crate::merge::{self, Omission, Options, Overlap, Plan, Side};
+use crate::merge::{self, Omission, Options, Overlap, Plan, Reason, Side};
 use crate::names::RelPath;
 
 /// Arguments of `merge`.
@@ -115,9 +115,11 @@ impl Merge {
         if self.dry_run {
             let source = source(&store, &record)?;
             let plan = merge::plan(&source, &options)?;
+            say_unmatched(&plan, &options);
             return self.report(context, &record, &plan, false, false);
         }
         let Landing { plan, merged, removed, .. } = carry_out(&forks, &record, &options, self.wait())?;
+        say_unmatched(&plan, &options);
         if removed {
             super::create::empty_trash_in_background(forks.store());
         }
@@ -136,6 +138,9 @@ impl Merge {
         } else {
             output::print(lines(plan).as_bytes())?;
             summary(plan, merged, self.dry_run, removed);
+            if !plan.conflicts.is_empty() {
+                output::hint(&way_out(plan, record.name()));
+            }
         }
         Ok(u8::from(!plan.conflicts.is_empty()))
     }
@@ -210,12 +215,48 @@ fn summary(plan: &Plan, merged: bool, dry_run: bool, removed: bool) {
     match plan.conflicts.len() {
         0 if dry_run => output::note(&format!("would change {}", counted(plan.entries.len(), "path"))),
         0 if merged && plan.entries.is_empty() && plan.git.is_empty() => output::note("nothing to merge"),
-        0 if merged => output::note(&format!("merged {}", counted(plan.entries.len(), "path"))),
+        0 if merged => {
+            let gone = if removed { "; the fork is removed" } else { "" };
+            output::note(&format!("merged {}{gone}", counted(plan.entries.len(), "path")));
+        }
         0 => {}
         n => output::note(&format!("{}; nothing was written, the fork is kept", counted(n, "conflict"))),
     }
     if merged && !removed && !dry_run {
         output::note("the fork is kept");
+    }
+}
+
+/// How to go on where there are conflicts.
+fn way_out(plan: &Plan, name: &str) -> String {
+    let any = |reason| plan.conflicts.iter().any(|conflict| conflict.reason == reason);
+    let mut ways = vec![];
+    if any(Reason::ChangedMeanwhile) {
+        ways.push("merge again".to_owned());
+    }
+    if any(Reason::UntrackedDeletion) {
+        ways.push("--allow-delete deletes what git does not track".to_owned());
+    }
+    let decided = |reason| !matches!(reason, Reason::ChangedMeanwhile | Reason::UntrackedDeletion);
+    if let Some(conflict) = plan.conflicts.iter().find(|conflict| decided(conflict.reason)) {
+        let path = shown(&conflict.path);
+        let path = if path.contains(char::is_whitespace) { format!("{path:?}") } else { path };
+        ways.push(format!(
+            "`treefork merge {name} --resolve ours {path}` takes the fork's side, `theirs` the parent's"
+        ));
+    }
+    ways.join("; ")
+}
+
+/// Says which of the paths in the options name nothing that the fork changed.
+pub(super) fn say_unmatched(plan: &Plan, options: &Options) {
+    let entries = plan.entries.iter().flat_map(|entry| entry.from.iter().chain([&entry.path]));
+    let others = plan.conflicts.iter().map(|conflict| &conflict.path);
+    let changed: Vec<&RelPath> = entries.chain(others).chain(plan.left_out.iter().map(|left| &left.path)).collect();
+    for asked in options.only.iter().chain(options.resolve.iter().map(|(path, _)| path)) {
+        if !changed.iter().any(|path| path.as_path().starts_with(asked.as_path())) {
+            output::note(&format!("the fork changed nothing at or below {}", shown(asked)));
+        }
     }
 }
 
@@ -237,9 +278,13 @@ struct Pair {
 impl Conflicts {
     pub(super) fn run(self, context: &Context) -> Result<u8> {
         let store = context.store_of(&self.forks[0])?;
-        let mut sources = Vec::new();
+        let mut sources: Vec<merge::Source> = Vec::new();
         for name in &self.forks {
-            sources.push(source(&store, &fork::find(&store, name)?)?);
+            let source = source(&store, &fork::find(&store, name)?)?;
+            if sources.iter().any(|earlier| earlier.id == source.id) {
+                return Err(Error::new(Kind::Usage, format!("the fork {} is named twice", source.name)));
+            }
+            sources.push(source);
         }
         let pair = |Overlap { first, second, paths }: Overlap| Pair {
             first: sources[first].name.clone(),

@@ -31,7 +31,7 @@ impl Context {
 
     /// The store, made where there is none.
     pub(super) fn store(&self) -> Result<Store> {
-        Store::open(&self.place()?)
+        Store::open(&self.place()?).map_err(|e| if in_command() { e.remedy(OUTSIDE) } else { e })
     }
 
     /// The store, or `None` where there is none yet.
@@ -44,7 +44,8 @@ impl Context {
         let path = self.place()?;
         Store::open_existing(&path)?.ok_or_else(|| {
             let what = format!("no fork is called {fork:?}: there is no store");
-            Error::new(Kind::NotFound, what).at(path).remedy("make a fork with `treefork create`, or name its --store")
+            let remedy = if in_command() { OUTSIDE } else { "make a fork with `treefork create`, or name its --store" };
+            Error::new(Kind::NotFound, what).at(path).remedy(remedy)
         })
     }
 
@@ -52,6 +53,14 @@ impl Context {
     pub(super) fn print<T: Serialize>(&self, value: &T, text: impl FnOnce(&T) -> String) -> Result<()> {
         if self.json { print_json(value) } else { print(text(value).as_bytes()) }
     }
+}
+
+/// What helps where a command in a fork looks for the store.
+pub(super) const OUTSIDE: &str = "from a command in a fork the store has no name: do this outside of the fork";
+
+/// Whether this is part of a command of `run`, `exec` or `shell`.
+pub(super) fn in_command() -> bool {
+    std::env::var_os("TREEFORK_ID").is_some()
 }
 
 /// Writes to standard output. A reader that went away is no error of ours: the process ends, as `SIGPIPE` would do it.
@@ -81,6 +90,11 @@ pub(super) fn print_json_line<T: Serialize>(value: &T) -> Result<()> {
 /// Says something about a result, on standard error.
 pub(super) fn note(text: &str) {
     complain(format!("treefork: {text}\n"));
+}
+
+/// Says how to go on, on standard error.
+pub(super) fn hint(text: &str) {
+    complain(format!("hint: {text}\n"));
 }
 
 /// Has the warnings of the library said on standard error as well. `TREEFORK_LOG` chooses others, as `env_logger` has it.
@@ -205,10 +219,19 @@ pub(super) fn refuse_arguments(error: &clap::Error) -> u8 {
     // Clap's paragraphs: the error, then tips, then usage. The first one is the error.
     let first = text.split("\n\n").next().unwrap_or_default();
     let first = first.strip_prefix("error: ").unwrap_or(first);
-    let tip = text.lines().find_map(|line| line.trim_start().strip_prefix("tip: "));
     let words: Vec<&str> = first.split_whitespace().collect();
     let error = Error::new(Kind::Usage, words.join(" "));
-    report(&if let Some(tip) = tip { error.remedy(tip.to_owned()) } else { error }, asks_for_json())
+    report(&if let Some(remedy) = remedy(&text) { error.remedy(remedy) } else { error }, asks_for_json())
+}
+
+/// What helps with wrong arguments, from what clap says of them.
+fn remedy(text: &str) -> Option<String> {
+    let after = |prefix| text.lines().find_map(|line| line.trim_start().strip_prefix(prefix));
+    let usage = after("Usage: ");
+    if usage.is_some_and(|usage| usage.ends_with("-- <COMMAND>...")) && !std::env::args_os().any(|arg| arg == "--") {
+        return usage.map(|usage| format!("the command goes after two dashes: {usage}"));
+    }
+    after("tip: ").map(str::to_owned).or(usage.map(|usage| format!("usage: {usage}")))
 }
 
 /// Whether the arguments ask for JSON, as far as that can be said of arguments that make no sense.

@@ -23,7 +23,8 @@ pub fn check(path: &Path, store: &Path) -> Result<Base> {
     let root = match fs::canonicalize(path) {
         Ok(root) => root,
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            return Err(Error::new(Kind::NotFound, "the base does not exist:").at(path));
+            let error = Error::new(Kind::NotFound, "the base does not exist:").at(path);
+            return Err(error.remedy("name the directory to fork"));
         }
         Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => {
             return Err(Error::new(Kind::Usage, "the base lies in a fork whose mount is dead:").at(path));
@@ -34,7 +35,8 @@ pub fn check(path: &Path, store: &Path) -> Result<Base> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = match rustix::fs::open(&root, flags, Mode::empty()) {
         Err(rustix::io::Errno::NOTDIR) => {
-            return Err(Error::new(Kind::Usage, "the base is not a directory:").at(path));
+            let error = Error::new(Kind::Usage, "the base is not a directory:").at(path);
+            return Err(error.remedy("name the directory to fork"));
         }
         other => other.context("cannot read the base", path)?,
     };
@@ -46,18 +48,24 @@ pub fn check(path: &Path, store: &Path) -> Result<Base> {
 
 /// Whether base and store keep out of each other's way, and the base out of the way of every fork's mount.
 fn apart(base: &Path, store: &Path, mounts: &[Mount]) -> Result<()> {
-    let refuse = |what: &str| Err(Error::new(Kind::Usage, what.to_owned()).at(base));
+    let refuse =
+        |what: &str, remedy: &'static str| Err(Error::new(Kind::Usage, what.to_owned()).at(base).remedy(remedy));
     if let Some(mount) = mounts.iter().filter(|m| m.kind == MOUNT_KIND).find(|m| base.starts_with(&m.point)) {
-        return refuse(&format!("the base lies inside the fork at {:?}:", mount.point));
+        let remedy = "a fork has no forks: fork its base instead, which `treefork show` names";
+        return refuse(&format!("the base lies inside the fork at {:?}:", mount.point), remedy);
     }
     if base.starts_with(store) {
-        return refuse(&format!("the base lies inside the store {store:?}:"));
+        return refuse(
+            &format!("the base lies inside the store {store:?}:"),
+            "fork another directory, or name another --store",
+        );
     }
     if store.starts_with(base) {
-        return refuse(&format!("the store {store:?} lies inside the base"));
+        return refuse(&format!("the store {store:?} lies inside the base"), "name a --store that lies elsewhere");
     }
     if let Some(mount) = mounts.iter().filter(|m| m.kind == MOUNT_KIND).find(|m| m.point.starts_with(base)) {
-        return refuse(&format!("the fork at {:?} is mounted inside the base", mount.point));
+        let remedy = "remove that fork first, or fork a directory that does not hold it";
+        return refuse(&format!("the fork at {:?} is mounted inside the base", mount.point), remedy);
     }
     Ok(())
 }

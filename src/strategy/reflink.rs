@@ -48,7 +48,7 @@ impl Strategy for Reflink {
         };
         if !shares {
             let why = if elsewhere::same_device(&site.base, dir) {
-                "the file system cannot share blocks between files (reflink); base and store are on"
+                "the file system of base and store cannot share blocks between files (reflink):"
             } else {
                 "the store is on another file system than the base, or one without reflink:"
             };

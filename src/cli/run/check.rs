@@ -44,6 +44,9 @@ struct Report {
     paths: Vec<Judged>,
     findings: Vec<Finding>,
     notes: Vec<&'static str>,
+    /// There was a command to judge.
+    #[serde(skip)]
+    read_command: bool,
     /// What a host should allow its tools.
     allow: Vec<Shown>,
 }
@@ -83,6 +86,7 @@ impl Check {
             paths: self.path.iter().map(|path| judge(path)).collect::<Result<_>>()?,
             findings: scan.findings,
             notes: scan.notes,
+            read_command: !self.command.is_empty(),
             allow: guard.allow().into_iter().map(Shown).collect(),
         };
         context.print(&report, text)?;
@@ -121,6 +125,9 @@ fn text(report: &Report) -> String {
     lines.push(format!("working directory: {}: {:?}", word(&report.cwd.place), report.cwd.path));
     lines.extend(report.paths.iter().map(|judged| format!("path: {}: {:?}", word(&judged.place), judged.path)));
     lines.extend(report.findings.iter().map(|finding| format!("command: {}: {}", word(&finding.place), finding.words)));
+    if report.read_command && report.findings.is_empty() {
+        lines.push("command: nothing in it is seen to leave the fork".to_owned());
+    }
     lines.extend(report.notes.iter().map(|note| format!("note: {note}")));
     lines.into_iter().map(|line| line.replace('\n', " ") + "\n").collect()
 }

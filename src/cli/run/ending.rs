@@ -60,6 +60,9 @@ impl Ending {
     pub(super) fn settle(&self, forks: &Forks, record: &Record, success: bool) -> Result<Fate> {
         let keep = if success { self.keep || changed(forks, record)? } else { self.keep || self.keep_on_error };
         if !keep {
+            if !success && changed(forks, record)? {
+                output::note("the command failed, and what it changed is removed; --keep-on-error keeps it");
+            }
             // Nothing of the command is left that could use it.
             forks.remove(record.id.as_str(), true)?;
             return Ok(Fate::Removed);

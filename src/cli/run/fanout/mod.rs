@@ -64,7 +64,9 @@ pub(in super::super) struct Fanout {
     output: Option<PathBuf>,
     #[command(flatten)]
     options: Options,
-    /// The command and its arguments; {n}, {label} and the names of the matrix stand for their values
+    // clap takes an n in braces for a line break, so that it cannot be shown as it is to be written.
+    /// The command and its arguments; names in braces, as {label}, stand for their values: label, n (the number) and the
+    /// names of the matrix
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
