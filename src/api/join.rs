@@ -49,6 +49,7 @@ pub fn merge_fork(
     refuse_if_used(&locked)?;
     forks.begin_merge(&mut locked)?;
     let parent = options.into.as_deref().map_or_else(|| Ok(record.base.clone()), Base::at)?;
+    let into_base = parent.key() == record.base.key();
     let siblings = Siblings::of(forks, parent, &record.id);
     let outcome = match merge::merge(&source, &store.bases(), options, &siblings, wait, waiting) {
         Ok(outcome) => outcome,
@@ -63,7 +64,7 @@ pub fn merge_fork(
     if removed {
         forks.finish_removal(locked)?;
     } else {
-        if outcome.landed {
+        if outcome.landed && into_base {
             goes_on(store, &mut locked);
         }
         forks.end_merge(&mut locked)?;
@@ -107,7 +108,8 @@ pub fn recover(store: &Store) -> Result<Vec<Recovered>> {
         if recovered.landed && !recovered.keep {
             forks.finish_removal(locked)?;
         } else {
-            if recovered.landed {
+            let base = locked.record.base.key();
+            if recovered.landed && Base::at(&recovered.parent).is_ok_and(|parent| parent.key() == base) {
                 goes_on(store, &mut locked);
             }
             forks.end_merge(&mut locked)?;

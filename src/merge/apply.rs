@@ -85,7 +85,7 @@ pub fn merge(
     }
     let prepared = prepare(source, options)?;
     prepared.check_idle()?;
-    let Prepared { parent, repository, mut plan, git } = prepared;
+    let Prepared { parent, repository, mut plan, git, elsewhere } = prepared;
     let nothing = |plan: Plan, complete| Ok(Outcome { plan, landed: false, complete });
     if !plan.conflicts.is_empty() {
         return nothing(plan, false);
@@ -94,7 +94,16 @@ pub fn merge(
     if plan.is_empty() && git.is_none() {
         return nothing(plan, complete);
     }
-    let job = Job { source, options, keeper, parent: &parent, repository: repository.as_ref(), store: &store, git };
+    let job = Job {
+        source,
+        options,
+        keeper,
+        parent: &parent,
+        repository: repository.as_ref(),
+        store: &store,
+        git,
+        elsewhere,
+    };
     match job.run(&plan) {
         Ok(()) => Ok(Outcome { plan, landed: true, complete }),
         Err(Stop::Failed(error)) => Err(error),
@@ -129,6 +138,8 @@ struct Job<'a> {
     repository: Option<&'a Repository>,
     store: &'a Path,
     git: Option<super::gitstep::GitStep>,
+    /// The parent is not the fork's base.
+    elsewhere: bool,
 }
 
 impl Job<'_> {
@@ -156,6 +167,7 @@ impl Job<'_> {
             fork: self.source.id.clone(),
             name: self.source.name.clone(),
             keep: self.options.keep,
+            elsewhere: self.elsewhere,
             parent: self.parent.path.clone(),
             root: self.parent.stat.ident(),
             upper: self.source.upper_path.clone(),
@@ -178,7 +190,7 @@ impl Job<'_> {
         place: &Path,
     ) -> Result<Option<(Layout, std::os::fd::OwnedFd)>> {
         // A copy stays whole until it is removed: no merged state shows through where something was taken out of it.
-        let take = !self.options.keep && self.source.manifest.is_none() && self.same_mount(place);
+        let take = !self.options.keep && !self.elsewhere && self.source.manifest.is_none() && self.same_mount(place);
         let layout = Layout::new(self.source, &plan.steps, take)?;
         journal.stage = place.to_path_buf();
         journal.taken.clone_from(&layout.taken);

@@ -109,6 +109,9 @@ pub(crate) struct Journal {
     pub(crate) name: String,
     /// Whether it lives on afterwards.
     pub(crate) keep: bool,
+    /// The parent is another tree than the fork's base: nothing of the fork shows through from there.
+    #[serde(default)]
+    pub(crate) elsewhere: bool,
     /// The parent.
     #[serde(with = "crate::names::json")]
     pub(crate) parent: PathBuf,

@@ -165,6 +165,8 @@ struct Prepared {
     repository: Option<repository::Repository>,
     plan: Plan,
     git: Option<gitstep::GitStep>,
+    /// The parent is not the base.
+    elsewhere: bool,
 }
 
 impl Prepared {
@@ -192,7 +194,8 @@ fn prepare(source: &Source, options: &Options) -> Result<Prepared> {
         }
         _ => None,
     };
-    Ok(Prepared { parent, repository, plan, git })
+    let elsewhere = elsewhere.is_some();
+    Ok(Prepared { parent, repository, plan, git, elsewhere })
 }
 
 /// Calls `body` with the fork's object of a path: in the upper, or an entry of the hard-link index.

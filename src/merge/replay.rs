@@ -215,7 +215,7 @@ impl Replay<'_> {
         let set = |at: crate::sys::At<'_>| if at.stat()?.is_dir() { at.utimens(&stamps) } else { Err(Errno::NOTDIR) };
         match self.parent.with(path, set) {
             // It went with the merge.
-            Err(Errno::NOENT | Errno::NOTDIR) if !back => Ok(()),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) if !back => Ok(()),
             other => other,
         }
     }
@@ -229,7 +229,8 @@ impl Replay<'_> {
         for times in &self.journal.times {
             match self.parent.dir(&times.after.0) {
                 Ok(dir) => sync_fd(dir.as_fd())?,
-                Err(Errno::NOENT | Errno::NOTDIR) => {}
+                // It went with the merge, or something else took its place.
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
                 Err(e) => return Err(e.into()),
             }
         }

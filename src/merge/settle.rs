@@ -3,7 +3,8 @@
 //! A directory that the fork had renamed stands at its new place in the parent too: the redirect goes, for any fork,
 //! since it would lead to nothing. A fork that lives on goes on from the merged state: what landed leaves its upper, so
 //! that the parent's shows through, and the ledger is written anew, so that later changes count against what has just
-//! landed. Such a fork must not be mounted meanwhile. Doing it twice does no harm.
+//! landed. Such a fork must not be mounted meanwhile. Doing it twice does no harm. Where the parent is another tree than
+//! the base all of this is left out.
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -22,6 +23,10 @@ use crate::strategy::manifest;
 use crate::sys::{At, Stat, open_beneath, open_root};
 
 pub(crate) fn settle(journal: &Journal, parent: &Parent) -> Result<()> {
+    if journal.elsewhere {
+        // To its base the fork is what it was.
+        return Ok(());
+    }
     let cannot = "cannot settle the fork at";
     let upper = match open_root(&journal.upper) {
         Ok(upper) => upper,

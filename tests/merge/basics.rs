@@ -65,6 +65,34 @@ fn renamed_directories_go_where_nothing_was() {
     }
 }
 
+/// Directories with something in them give way to links, at whose places nothing is to be synced or dated.
+#[test]
+fn directories_give_way_to_links() {
+    let work = Work::plain("mkdir -p d/s/t e; echo 1 > d/s/t/f; echo 2 > d/x; echo 3 > e/y");
+    let wanted = Look::default().at(&work.fork("l", "rm -r d; ln -s e d; rm -r e; echo file > e"));
+    work.merge("l", &[]);
+    assert_same(&wanted, &Tree::at(&work.base), "the base after the merge");
+}
+
+/// What landed in another tree is still a change against the base.
+#[test]
+fn a_fork_that_is_kept_loses_nothing_to_another_tree() {
+    let work = Work::plain(BASE);
+    let other = work.treefork.env().join("other");
+    let into = other.to_str().expect("text");
+    work.in_base(&format!("cp -a . {into}"));
+    let sibling = work.fork("sibling", "echo sibling > d/sub/y");
+    let fork = work.fork("f", "echo more >> f; mv d e; echo new > e/new; rm g");
+    work.merge("sibling", &[]);
+    assert!(!sibling.exists());
+    let before = Look::default().at(&fork);
+    work.merge("f", &["--keep", "--into", into]);
+    assert_same(&before, &Look::default().at(&fork), "the kept fork");
+    assert_eq!(work.treefork.env().sh(&other, "ls; tail -n 1 f; ls e"), "e\nempty\nf\nhard\nl\nmore\nnew\nsub\nx");
+    work.merge("f", &[]);
+    assert_eq!(work.in_base("ls; tail -n 1 f; cat e/sub/y e/new"), "e\nempty\nf\nhard\nl\nmore\nsibling\nnew");
+}
+
 /// A further name of a file of the base stays one, whether or not the file itself was changed.
 #[test]
 fn new_names_of_old_files_stay_names() {
