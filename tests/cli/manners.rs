@@ -39,6 +39,39 @@ fn what_was_perhaps_meant_is_said() {
 }
 
 #[test]
+fn ways_to_go_on_are_said() {
+    let (treefork, path) = with_fork();
+    let base = treefork.env().join("base");
+    let said = |status, args: &[&str]| treefork.command(args).current_dir(&base).fails(status).complaint();
+    assert!(said(2, &["exec", "idea-a", "ls"]).contains("two dashes: treefork exec"));
+    let failed = said(3, &["run", "--", "sh", "-c", "echo > made; exit 3"]);
+    assert!(failed.contains("what it changed is removed; --keep-on-error"), "{failed}");
+    assert_eq!(said(3, &["run", "--", "sh", "-c", "exit 3"]), "");
+    assert!(said(2, &["conflicts", "idea-a", "idea"]).contains("named twice"));
+    std::fs::write(path.join("file"), "fork's\n").expect("writable");
+    std::fs::write(base.join("file"), "base's\n").expect("ours");
+    let refused = said(1, &["merge", "idea-a"]);
+    assert!(refused.contains("hint: `treefork merge idea-a --resolve ours file` takes"), "{refused}");
+    let merged = treefork.ok(["merge", "idea-a", "--resolve", "ours", "file", "--resolve", "ours", "none"]).complaint();
+    assert!(merged.contains("changed nothing at or below none"), "{merged}");
+    assert!(merged.contains("merged 1 path; the fork is removed"), "{merged}");
+}
+
+#[test]
+fn inside_of_a_fork_its_name_can_be_left_out() {
+    let (treefork, path) = with_fork();
+    let inside = |command: &str| treefork.command([command]).current_dir(path.join("sub")).ok().text();
+    assert_eq!(inside("path"), path.display().to_string());
+    assert!(inside("log").ends_with("live"));
+    std::fs::write(path.join("file"), "changed\n").expect("writable");
+    assert!(inside("diff").contains("+changed"));
+    let nested = treefork.command(["create"]).current_dir(&path).fails(2).complaint();
+    assert!(nested.contains("fork its base instead"), "{nested}");
+    let told = treefork.fails(2, ["exec", "idea-a", "--", crate::common::cli::BINARY, "diff"]).complaint();
+    assert!(told.contains("do this outside of the fork"), "{told}");
+}
+
+#[test]
 fn shells_can_complete() {
     let treefork = Treefork::new();
     let dir = treefork.env().dir("scripts");

@@ -1,7 +1,7 @@
 //! What a merge brings over, and what it refuses.
 
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 
 use super::kit::Work;
 use crate::common::{Look, Run, Tree, assert_same};
@@ -225,6 +225,23 @@ fn diff_and_dry_run_agree() {
     assert!(full.stdout.windows(6).any(|bytes| bytes == b"+more\n"), "{}", full.text());
     let forks = work.treefork.ok(["list"]).text();
     assert!(forks.contains('d'), "diff leaves the fork: {forks}");
+}
+
+#[test]
+fn git_can_apply_a_diff() {
+    let work = Work::repository(
+        "seq 9 > f; printf 'caf\\xe9\\n1\\n' > latin; ln -s f l; ln -s f gone; : > void; seq 5 > r; seq 3 > x",
+    );
+    let change =
+        "sed -i s/1/2/ f latin; ln -sfn r l; rm gone void; : > new; mv r 'r 2'; chmod +x x; ln -s x y; echo n > n";
+    let fork = work.fork("p", &format!("{change}; chmod 600 .git/../new; mkdir empty"));
+    let patch = work.treefork.ok(["diff", "p"]).stdout;
+    let file = work.treefork.env().join("patch");
+    std::fs::write(&file, patch).expect("ours");
+    work.in_base(&format!("git apply {}", file.display()));
+    let list = r"find . -path ./.git -prune -o ! -type d -printf '%p %y %l\n' -type f -exec md5sum {} ';' | sort";
+    assert_eq!(work.in_base(list), work.treefork.env().sh(&fork, list));
+    assert!(work.base.join("x").metadata().expect("there").permissions().mode() & 0o111 != 0);
 }
 
 #[test]
