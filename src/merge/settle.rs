@@ -6,6 +6,7 @@
 //! landed. Such a fork must not be mounted meanwhile. Doing it twice does no harm. Where the parent is another tree than
 //! the base all of this is left out.
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 
@@ -13,8 +14,9 @@ use rustix::fs::{OFlags, Timestamps};
 use rustix::io::Errno;
 
 use super::Os;
-use super::journal::Journal;
+use super::journal::{Journal, Op};
 use super::parent::Parent;
+use super::stage::is_moving;
 use crate::error::{Context, Result};
 use crate::layer::ledger::{self, BaseState, Ledger};
 use crate::layer::marks;
@@ -95,20 +97,34 @@ fn open_up(upper: &OwnedFd, path: &RelPath) -> Os<()> {
     at.rmdir()
 }
 
+/// Takes out what was noted of a path and of all below it.
+fn take_below(states: &mut HashMap<RelPath, BaseState>, path: &RelPath) -> Vec<(RelPath, BaseState)> {
+    states.extract_if(|noted, _| noted.as_path().starts_with(path)).collect()
+}
+
 fn rewrite_ledger(journal: &Journal, parent: &Parent, upper: &OwnedFd) -> Result<()> {
     let cannot = "cannot rewrite the ledger at";
     let work_path = journal.upper.with_file_name("work");
     let work = open_root(&work_path).context(cannot, &work_path)?;
     let mut states = ledger::read(&work).context(cannot, &work_path)?;
-    for (from, to) in &journal.settle.moves {
-        let inside: Vec<RelPath> = states.keys().filter(|path| path.as_path().starts_with(from)).cloned().collect();
-        for path in inside {
-            let rest = path.as_path().strip_prefix(from).ok().and_then(|rest| RelPath::new(&to.as_path().join(rest)));
-            if let (Some(state), Some(path)) = (states.remove(&path), rest) {
-                states.insert(path, state);
-            }
+    // All old places are left before anything arrives: directories may have changed places. The innermost goes first.
+    // What went for good the fork never saw in the parent as it is now.
+    let gone = journal.ops.iter().filter_map(|op| match op {
+        Op::Detach { path, slot, .. } if !is_moving(OsStr::new(slot)) => Some((path, None)),
+        _ => None,
+    });
+    let mut left: Vec<(&RelPath, Option<&RelPath>)> =
+        journal.settle.moves.iter().map(|(from, to)| (from, Some(to))).chain(gone).collect();
+    left.sort_by_key(|(from, _)| std::cmp::Reverse(from.as_path().components().count()));
+    let mut moved = Vec::new();
+    for (from, to) in left {
+        for (path, state) in take_below(&mut states, from) {
+            let rest = path.as_path().strip_prefix(from).ok().zip(to);
+            let path = rest.and_then(|(rest, to)| RelPath::new(&to.as_path().join(rest)));
+            moved.extend(path.map(|path| (path, state)));
         }
     }
+    states.extend(moved);
     for path in &journal.settle.trim {
         states.remove(path);
     }

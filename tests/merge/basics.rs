@@ -74,6 +74,28 @@ fn directories_give_way_to_links() {
     assert_same(&wanted, &Tree::at(&work.base), "the base after the merge");
 }
 
+/// A kept fork forgets what went with a merge, so that something new at the same place is just new.
+#[test]
+fn a_kept_fork_makes_anew_what_it_deleted() {
+    let cases = [
+        ("rm d/x; rm -r d", "mkdir d; echo 2 > d/x"),
+        ("rm -r d; mkdir d", "echo 2 > d/x"),
+        ("echo more >> d/x; rm -r d", "mkdir d; echo 2 > d/x"),
+        ("rm d/sub/y; mv d q; rmdir q/sub", "mkdir -p d/sub q/sub; echo 2 > d/sub/y; echo 3 > q/sub/y"),
+        ("echo 1 >> d/x; mv d t; mv e d; mv t e", "rm e/x; mv d t; mv e d; mv t e; echo 2 > d/x"),
+    ];
+    for (first, then) in cases {
+        let work = Work::plain("mkdir -p d/sub e; seq 5 > d/sub/y; seq 9 > d/x; echo z > e/z");
+        let fork = work.fork("k", first);
+        work.merge("k", &["--keep"]);
+        work.treefork.env().sh(&fork, then);
+        let wanted = Look::default().at(&fork);
+        work.merge("k", &["--keep"]);
+        assert_same(&wanted, &Tree::at(&work.base), then);
+        assert_same(&wanted, &Look::default().at(&fork), then);
+    }
+}
+
 /// What landed in another tree is still a change against the base.
 #[test]
 fn a_fork_that_is_kept_loses_nothing_to_another_tree() {
