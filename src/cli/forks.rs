@@ -191,7 +191,7 @@ fn show(status: &Status) -> String {
         row("advisory", format!("{what}; fs.inotify.max_user_watches says how much is watched"));
     }
     for path in &status.drift {
-        row("drift", path.0.display().to_string());
+        row("drift", named(&path.0).display().to_string());
     }
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
@@ -216,10 +216,16 @@ pub(super) fn say_drift(store: &Store, record: &Record) {
         let have = if paths.len() == 1 { "has" } else { "have" };
         let more = if paths.len() == 1 { "" } else { ", ..." };
         output::note(&format!(
-            "{count} of the base {have} changed since {name} was made: {first:?}{more}; `treefork show {name}` has all",
+            "{count} of the base {have} changed since {name} was made: {:?}{more}; `treefork show {name}` has all",
+            named(first),
             name = record.name()
         ));
     }
+}
+
+/// A path of the base, which itself is the dot.
+fn named(path: &std::path::Path) -> &std::path::Path {
+    if path.as_os_str().is_empty() { std::path::Path::new(".") } else { path }
 }
 
 fn timestamp(time: Time) -> String {

@@ -210,15 +210,19 @@ fn why(why: Omission) -> &'static str {
 fn summary(plan: &Plan, merged: bool, dry_run: bool, removed: bool) {
     let ignored = plan.left_out.iter().filter(|left| left.why == Omission::Ignored).count();
     if ignored > 0 {
-        output::note(&format!("{ignored} changed paths are ignored by git and left out; --ignored brings them along"));
+        let fate = if removed { "went with the fork" } else { "are left out" };
+        output::note(&format!(
+            "{}, ignored by git, {fate}; --ignored brings them along",
+            counted(ignored, "changed path")
+        ));
     }
+    let gone = if removed { "; the fork is removed" } else { "" };
     match plan.conflicts.len() {
         0 if dry_run => output::note(&format!("would change {}", counted(plan.entries.len(), "path"))),
-        0 if merged && plan.entries.is_empty() && plan.git.is_empty() => output::note("nothing to merge"),
-        0 if merged => {
-            let gone = if removed { "; the fork is removed" } else { "" };
-            output::note(&format!("merged {}{gone}", counted(plan.entries.len(), "path")));
+        0 if merged && plan.entries.is_empty() && plan.git.is_empty() => {
+            output::note(&format!("nothing to merge{gone}"));
         }
+        0 if merged => output::note(&format!("merged {}{gone}", counted(plan.entries.len(), "path"))),
         0 => {}
         n => output::note(&format!("{}; nothing was written, the fork is kept", counted(n, "conflict"))),
     }

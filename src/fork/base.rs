@@ -75,7 +75,10 @@ fn apart(base: &Path, store: &Path, mounts: &[Mount]) -> Result<()> {
 pub fn check_store(store: &Path) -> Result<()> {
     match store.ancestors().find(|dir| fs::symlink_metadata(dir.join(".git")).is_ok()) {
         None => Ok(()),
-        Some(dir) => Err(Error::new(Kind::Usage, format!("the store {store:?} lies inside the git work tree")).at(dir)),
+        Some(dir) => {
+            let error = Error::new(Kind::Usage, format!("the store {store:?} lies inside the git work tree")).at(dir);
+            Err(error.remedy("name a --store that lies elsewhere"))
+        }
     }
 }
 

@@ -50,11 +50,14 @@ pub(crate) struct Parent {
     last: RefCell<Option<(RelPath, Rc<OwnedFd>)>>,
 }
 
+/// What helps where the parent is not at its place.
+const MOVED: &str = "if it has moved, bring it back to its place";
+
 impl Parent {
     /// Opens the tree at `path`, links in that path followed.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let cannot = "cannot open the parent";
-        let path = std::fs::canonicalize(path).context(cannot, path)?;
+        let path = std::fs::canonicalize(path).context(cannot, path).map_err(|e| e.remedy(MOVED))?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(&path, flags, rustix::fs::Mode::empty()).context(cannot, &path)?;
         let stat = Stat::of(root.as_fd()).context(cannot, &path)?;
