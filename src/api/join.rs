@@ -49,7 +49,6 @@ pub fn merge_fork(
     refuse_if_used(&locked)?;
     forks.begin_merge(&mut locked)?;
     let parent = options.into.as_deref().map_or_else(|| Ok(record.base.clone()), Base::at)?;
-    let into_base = parent.key() == record.base.key();
     let siblings = Siblings::of(forks, parent, &record.id);
     let outcome = match merge::merge(&source, &store.bases(), options, &siblings, wait, waiting) {
         Ok(outcome) => outcome,
@@ -64,8 +63,9 @@ pub fn merge_fork(
     if removed {
         forks.finish_removal(locked)?;
     } else {
-        if outcome.landed && into_base {
-            goes_on(store, &mut locked);
+        if let Some(written) = Record::read(&locked.dir)? {
+            // Where the merge landed, it has recorded from which layer on the fork reads.
+            locked.record.born = written.born;
         }
         forks.end_merge(&mut locked)?;
     }

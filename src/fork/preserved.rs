@@ -96,6 +96,19 @@ impl Keeper for Siblings<'_> {
         let client = Client::new(self.forks.store().root());
         self.readers()?.iter().try_for_each(|record| client.preserve(record.id.as_str(), &layer).map(|_| ()))
     }
+
+    fn landed(&self, base_dir: &Path, stays: bool) -> Result<()> {
+        let dir = self.forks.store().fork(self.merged);
+        let Some(mut record) = Record::read(&dir)? else { return Ok(()) };
+        if !stays {
+            return record.enter(State::Removing, &dir);
+        }
+        // Merged into another tree it goes on reading through the layers of its own base as before.
+        if base_dir.ends_with(record.base.key()) {
+            record.born = youngest(base_dir);
+        }
+        record.write(&dir)
+    }
 }
 
 impl Forks {

@@ -70,6 +70,10 @@ pub trait Keeper {
 
     /// The layer in that directory is complete and synced: the forks read through it when this returns.
     fn complete(&self, base: &Path, layer: &Path) -> Result<()>;
+
+    /// The merge has landed. What is recorded of the merged fork has to say so before the merge's journal is closed:
+    /// whether it `stays`, reading through later layers only, or goes, with what was moved out of it.
+    fn landed(&self, base: &Path, stays: bool) -> Result<()>;
 }
 
 /// There are no other forks to think of.
@@ -82,6 +86,10 @@ impl Keeper for Nobody {
     }
 
     fn complete(&self, _: &Path, _: &Path) -> Result<()> {
+        Ok(())
+    }
+
+    fn landed(&self, _: &Path, _: bool) -> Result<()> {
         Ok(())
     }
 }

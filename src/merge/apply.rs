@@ -96,7 +96,7 @@ pub fn merge(
     }
     let job = Job {
         source,
-        options,
+        stays: options.keep || !complete,
         keeper,
         parent: &parent,
         repository: repository.as_ref(),
@@ -132,7 +132,8 @@ fn exclude_other_stores(parent: &Parent) -> Result<std::os::fd::OwnedFd> {
 
 struct Job<'a> {
     source: &'a Source,
-    options: &'a Options,
+    /// The fork lives on afterwards: it is to be kept, or not everything of it lands.
+    stays: bool,
     keeper: &'a dyn Keeper,
     parent: &'a Parent,
     repository: Option<&'a Repository>,
@@ -166,7 +167,7 @@ impl Job<'_> {
         Journal {
             fork: self.source.id.clone(),
             name: self.source.name.clone(),
-            keep: self.options.keep,
+            keep: self.stays,
             elsewhere: self.elsewhere,
             parent: self.parent.path.clone(),
             root: self.parent.stat.ident(),
@@ -190,7 +191,7 @@ impl Job<'_> {
         place: &Path,
     ) -> Result<Option<(Layout, std::os::fd::OwnedFd)>> {
         // A copy stays whole until it is removed: no merged state shows through where something was taken out of it.
-        let take = !self.options.keep && !self.elsewhere && self.source.manifest.is_none() && self.same_mount(place);
+        let take = !self.stays && !self.elsewhere && self.source.manifest.is_none() && self.same_mount(place);
         let layout = Layout::new(self.source, &plan.steps, take)?;
         journal.stage = place.to_path_buf();
         journal.taken.clone_from(&layout.taken);
@@ -224,6 +225,8 @@ impl Job<'_> {
         match done {
             // Whatever fails now is cleared up by the next command: the parent is new.
             Ok(()) => {
+                self.keeper.landed(self.store, self.stays)?;
+                fault::point("merge.recorded").context("cannot record the merge of", &self.source.path)?;
                 replay.finish()?;
                 if let (Some(_), Some(repository)) = (&self.git, repository) {
                     repository.refresh();
@@ -288,21 +291,25 @@ pub fn recover(bases: &Path) -> Result<Vec<Recovered>> {
     };
     for entry in entries {
         let store = entry.context("cannot list", bases)?.path();
-        // Cheap when there is nothing to do, which is nearly always.
-        if fs::symlink_metadata(store.join(super::journal::FILE)).is_err() {
-            continue;
+        // One base that cannot be brought in order must not stop work on the others; whoever merges into it is told.
+        match recover_base(&store) {
+            Ok(one) => recovered.extend(one),
+            Err(e) => log::warn!("a merge was broken off and can be neither undone nor finished: {e}"),
         }
-        let lock = match FileLock::acquire(&lock_path(&store), "recovery of a merge", Wait::No) {
-            Ok(lock) => lock,
-            Err(e) if e.kind() == Kind::Locked => continue,
-            Err(e) => return Err(e),
-        };
-        if let Some(journal) = Journal::read(&store)? {
-            recovered.push(resume(journal, &store)?);
-        }
-        drop(lock);
     }
     Ok(recovered)
+}
+
+fn recover_base(store: &Path) -> Result<Option<Recovered>> {
+    // Cheap when there is nothing to do, which is nearly always.
+    if fs::symlink_metadata(store.join(super::journal::FILE)).is_err() {
+        return Ok(None);
+    }
+    let _lock = match FileLock::acquire(&lock_path(store), "recovery of a merge", Wait::No) {
+        Err(e) if e.kind() == Kind::Locked => return Ok(None),
+        other => other?,
+    };
+    Journal::read(store)?.map(|journal| resume(journal, store)).transpose()
 }
 
 /// Undoes or finishes a merge that was broken off; under the lock.

@@ -89,12 +89,17 @@ impl Site {
     /// Any program, as this site's user, in the base.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = match self.who {
-            Who::Root => self.env.command(program),
+            // Whatever runs the tests may ignore signals (nohup does), and that is inherited.
+            Who::Root => {
+                let mut command = self.env.command("/usr/bin/env");
+                command.arg("--default-signal").arg(program);
+                command
+            }
             Who::User => {
                 let mut command = self.env.command("unshare");
                 let id = USER.to_string();
                 let script = "mount --bind \"$1\" /dev/fuse && shift && exec setpriv --reuid \"$1\" --regid \"$1\" \
-                              --clear-groups --inh-caps=-all -- \"${@:2}\"";
+                              --clear-groups --inh-caps=-all -- /usr/bin/env --default-signal \"${@:2}\"";
                 command.args(["-m", "bash", "-c", script, "bash"]).arg(self.env.join("fuse")).arg(id).arg(program);
                 command.env("PATH", self.env.join("bin"));
                 command
