@@ -96,6 +96,24 @@ fn a_kept_fork_makes_anew_what_it_deleted() {
     }
 }
 
+/// Killed between the end of the merge and the end of the command, a kept fork does not go back to the old state.
+#[test]
+fn a_kept_fork_goes_on_although_the_merge_is_killed_at_its_end() {
+    for point in ["merge.recorded", "merge.strip", "merge.clear", "merge.close"] {
+        let work = Work::plain(BASE);
+        work.fork("sibling", "true");
+        let fork = work.fork("k", "echo more >> f; rm g");
+        let wanted = Look::default().at(&fork);
+        let mut merge = work.treefork.command(["merge", "--keep", "k"]);
+        assert!(!merge.env("TREEFORK_FAULT", format!("{point}:kill")).done().status.success());
+        work.treefork.ok(["path", "k"]);
+        assert_same(&wanted, &Look::default().at(&fork), point);
+        work.treefork.env().sh(&fork, "echo again >> f");
+        work.merge("k", &[]);
+        assert_eq!(work.in_base("tail -n 2 f"), "more\nagain", "{point}");
+    }
+}
+
 /// What landed in another tree is still a change against the base.
 #[test]
 fn a_fork_that_is_kept_loses_nothing_to_another_tree() {
