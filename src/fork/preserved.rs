@@ -89,6 +89,11 @@ impl Keeper for Siblings<'_> {
         Ok(Some(layer))
     }
 
+    fn expect(&self, layer: &Path) -> Result<()> {
+        let client = Client::new(self.forks.store().root());
+        self.readers()?.iter().try_for_each(|record| client.expect(record.id.as_str(), layer).map(|_| ()))
+    }
+
     fn complete(&self, base_dir: &Path, begun: &Path) -> Result<()> {
         let layer = base_dir.join(PRESERVED).join((youngest(base_dir) + 1).to_string());
         fs::rename(begun, &layer).context("cannot publish the layer", &layer)?;

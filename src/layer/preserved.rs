@@ -50,7 +50,8 @@ pub fn write_overrides<'a>(dir: &OwnedFd, stats: impl IntoIterator<Item = &'a St
     file.write_all(&text).and_then(|()| file.sync_all()).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
 }
 
-fn read_overrides(dir: &OwnedFd) -> std::result::Result<HashMap<Ident, Stat>, Errno> {
+/// Reads the attributes of a preserved layer, by the identity of the objects.
+pub fn read_overrides(dir: &OwnedFd) -> std::result::Result<HashMap<Ident, Stat>, Errno> {
     let file = File::from(At::new(dir, OVERRIDES).open(OFlags::RDONLY)?);
     let mut overrides = HashMap::new();
     for line in BufReader::new(file).split(b'\n') {
@@ -68,6 +69,10 @@ pub trait Keeper {
     /// the store keeps for it.
     fn begin(&self, base: &Path) -> Result<Option<PathBuf>>;
 
+    /// The attributes in that directory are complete. From now on objects get one more name, which changes their change
+    /// time and their count of names: the forks go on showing what the attributes say.
+    fn expect(&self, layer: &Path) -> Result<()>;
+
     /// The layer in that directory is complete and synced: the forks read through it when this returns.
     fn complete(&self, base: &Path, layer: &Path) -> Result<()>;
 
@@ -83,6 +88,10 @@ pub struct Nobody;
 impl Keeper for Nobody {
     fn begin(&self, _: &Path) -> Result<Option<PathBuf>> {
         Ok(None)
+    }
+
+    fn expect(&self, _: &Path) -> Result<()> {
+        Ok(())
     }
 
     fn complete(&self, _: &Path, _: &Path) -> Result<()> {

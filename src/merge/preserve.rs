@@ -46,7 +46,9 @@ pub(crate) fn preserve(parent: &Parent, base: &Path, keeper: &dyn Keeper, ops: &
     for touch in touches {
         layer.touch(touch).context("cannot preserve in", &dir)?;
     }
-    layer.close().context("cannot preserve in", &dir)?;
+    preserved::write_overrides(&layer.dir, &layer.stats).context("cannot preserve in", &dir)?;
+    keeper.expect(&dir)?;
+    layer.fill().context("cannot preserve in", &dir)?;
     keeper.complete(base, &dir)
 }
 
@@ -56,8 +58,10 @@ struct Layer<'a> {
     tree: OwnedFd,
     /// Attributes of everything preserved, as they were.
     stats: Vec<Stat>,
-    /// Paths that stand in the layer.
+    /// Paths that stand in the layer, or will.
     done: HashSet<RelPath>,
+    /// Objects that are to stand in it, and whether by a link: they change with it, and have to be expected first.
+    objects: Vec<(RelPath, Stat, bool)>,
 }
 
 impl<'a> Layer<'a> {
@@ -66,7 +70,7 @@ impl<'a> Layer<'a> {
         let at = At::new(&dir, preserved::TREE);
         at.mkdir(0o700)?;
         let tree = at.open(OFlags::RDONLY | OFlags::DIRECTORY)?;
-        let mut layer = Self { parent, dir, tree, stats: Vec::new(), done: HashSet::new() };
+        let mut layer = Self { parent, dir, tree, stats: Vec::new(), done: HashSet::new(), objects: Vec::new() };
         layer.shell(&RelPath::root())?;
         Ok(layer)
     }
@@ -112,8 +116,10 @@ impl<'a> Layer<'a> {
 
     /// Whether a path stands in the layer as a shell through which the parent's entries still show.
     fn is_shell(&self, path: &RelPath) -> Os<bool> {
-        let shell =
-            |at: At<'_>| Ok(at.stat()?.is_dir() && at.xattr(OsStr::new(marks::OPAQUE))?.as_deref() != Some(b"y"));
+        let shell = |at: At<'_>| {
+            Ok(at.try_stat()?.is_some_and(|stat| stat.is_dir())
+                && at.xattr(OsStr::new(marks::OPAQUE))?.as_deref() != Some(b"y"))
+        };
         self.entry(path, shell)
     }
 
@@ -133,14 +139,7 @@ impl<'a> Layer<'a> {
 
     fn keep_object(&mut self, path: &RelPath, stat: &Stat, link: bool) -> Os<()> {
         self.shell_above(path)?;
-        let linked = if link { self.between(path, |from, to| from.link_to(to)) } else { Err(Errno::XDEV) };
-        match linked {
-            Ok(()) => {}
-            // Another file system or mount, too many names, or a policy against links to what others own: a copy, which
-            // a mark says what it is a copy of (a link or a special file carries none, and shows a number of its own).
-            Err(Errno::XDEV | Errno::MLINK | Errno::PERM) => self.copy(path, stat)?,
-            Err(e) => return Err(e),
-        }
+        self.objects.push((path.clone(), *stat, link));
         self.stats.push(*stat);
         self.done.insert(path.clone());
         Ok(())
@@ -224,9 +223,23 @@ impl<'a> Layer<'a> {
         self.parent.with(path, |from| self.entry(path, |to| body(from, to)))
     }
 
-    fn close(self) -> Os<()> {
-        preserved::write_overrides(&self.dir, &self.stats)?;
+    /// Brings the objects into the layer, which is complete with that.
+    fn fill(&self) -> Os<()> {
+        for (path, stat, link) in &self.objects {
+            self.place(path, stat, *link)?;
+        }
         rustix::fs::syncfs(&self.tree)
+    }
+
+    fn place(&self, path: &RelPath, stat: &Stat, link: bool) -> Os<()> {
+        let linked = if link { self.between(path, |from, to| from.link_to(to)) } else { Err(Errno::XDEV) };
+        match linked {
+            Ok(()) => Ok(()),
+            // Another file system or mount, too many names, or a policy against links to what others own: a copy, which
+            // a mark says what it is a copy of (a link or a special file carries none, and shows a number of its own).
+            Err(Errno::XDEV | Errno::MLINK | Errno::PERM) => self.copy(path, stat),
+            Err(e) => Err(e),
+        }
     }
 }
 

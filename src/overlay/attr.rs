@@ -93,7 +93,7 @@ impl Overlay {
             Kind::File(_) => {
                 let stat = self.on_object_of(node, |layer, at| {
                     let stat = at.stat()?;
-                    layer.map_or(Ok(stat), |layer| layer.shown(at, stat))
+                    layer.map_or(Ok(stat), |layer| Ok(self.without_our_names(layer, layer.shown(at, stat)?)))
                 })?;
                 self.file_attr(node, stat)
             }

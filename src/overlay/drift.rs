@@ -164,9 +164,15 @@ impl Overlay {
         if self.is_preserved(&lower.path.join(name)) {
             return;
         }
+        let stat = self.lower_dir(node, lower).and_then(|(_, fd)| At::new(&*fd, name).try_stat());
+        if let Ok(Some(stat)) = stat
+            && self.without_our_names(&lower.layer, stat) != stat
+        {
+            // A merge gave it a name in a preserved layer, and that is all.
+            return;
+        }
         self.drift.note(&lower.path.join(name));
-        let Ok((_, fd)) = self.lower_dir(node, lower) else { return };
-        let Ok(Some(stat)) = At::new(&*fd, name).try_stat() else { return };
+        let Ok(Some(stat)) = stat else { return };
         let Some(child) = self.table.get(stat.ino) else { return };
         if child.ident != stat.ident() || stat.dev != self.base_dev || child.stands_alone() {
             return;

@@ -122,6 +122,7 @@ impl Overlay {
     }
 
     fn enter_lower(&self, link: Link, layer: Arc<Layer>, path: RelPath, stat: &Stat) -> Result<(Arc<Node>, Attr)> {
+        let stat = &self.without_our_names(&layer, *stat);
         self.drift.notice(&path, stat);
         let ident = stat.ident();
         let shared = (stat.nlink > 1).then_some(Key(ident));

@@ -35,7 +35,7 @@ mod rename;
 mod symlink;
 mod xattr;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -207,6 +207,8 @@ pub struct Overlay {
     base_dev: u64,
     listings: Mutex<listing::Listings>,
     drift: drift::Drift,
+    /// Attributes of objects that a merge is about to preserve.
+    expected: RwLock<HashMap<Ident, Stat>>,
     /// Absolute paths of the base.
     bases: OnceLock<Vec<PathBuf>>,
     /// Links that the kernel was told another target of than they have.
@@ -258,6 +260,7 @@ impl Overlay {
             base_dev,
             listings: Mutex::default(),
             drift,
+            expected: RwLock::default(),
             bases: OnceLock::new(),
             retargeted: Mutex::default(),
         });

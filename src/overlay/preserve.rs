@@ -21,9 +21,30 @@ use crate::layer::preserved;
 use crate::layer::resolve::{LowerDir, see};
 use crate::layer::tree::Layer;
 use crate::names::RelPath;
-use crate::sys::{Ident, open_beneath};
+use crate::sys::{Ident, Stat, open_beneath};
 
 impl Overlay {
+    /// A layer is being made in this directory, and its attributes are complete: objects of the base are about to get one
+    /// more name, and go on being shown without it.
+    pub fn expect(&self, dir: &OwnedFd) -> Result<()> {
+        *self.expected.write() = preserved::read_overrides(dir)?;
+        Ok(())
+    }
+
+    /// What an object of the base shows, which may have got a name in a preserved layer: as it was before, as long as
+    /// nothing but that has changed.
+    pub(super) fn without_our_names(&self, layer: &Layer, stat: Stat) -> Stat {
+        if layer.marked {
+            return stat;
+        }
+        let same = |old: &Stat| (old.mode, old.size, old.mtime) == (stat.mode, stat.size, stat.mtime);
+        let ident = stat.ident();
+        let layers = self.layers.read();
+        let preserved = layers.iter().find_map(|layer| layer.overrides.get(&ident).copied());
+        let old = preserved.or_else(|| self.expected.read().get(&ident).copied());
+        old.filter(same).unwrap_or(stat)
+    }
+
     /// Puts a preserved layer, by its directory, right above the base.
     pub fn preserve(&self, dir: &OwnedFd) -> Result<()> {
         let layer = Arc::new(preserved::open(dir)?);

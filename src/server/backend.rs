@@ -113,6 +113,11 @@ impl Mounted for Served {
         preserve(&self.overlay, layer)
     }
 
+    fn expect(&self, layer: &Layer) -> Result<()> {
+        let dir = sys::open_root(&layer.dir).context("cannot open the preserved layer", &layer.dir)?;
+        self.overlay.expect(&dir).context("cannot read the attributes in", &layer.dir)
+    }
+
     fn sync(&self) -> Result<()> {
         self.overlay.sync_all().map_err(|e| Error::io("cannot sync the fork", e))
     }

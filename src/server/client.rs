@@ -119,7 +119,18 @@ impl Client {
     /// goes on showing what it showed. False where the fork is not mounted, and so has nothing to be told.
     pub fn preserve(&self, id: &str, layer: &Path) -> Result<bool> {
         let layer = Layer { dir: layer.to_path_buf() };
-        match self.ask_running(&Request::Preserve { id: id.to_owned(), layer }) {
+        self.tell(&Request::Preserve { id: id.to_owned(), layer })
+    }
+
+    /// Has a fork show the attributes of a layer that is being made. False as of [`preserve`](Self::preserve).
+    pub fn expect(&self, id: &str, layer: &Path) -> Result<bool> {
+        let layer = Layer { dir: layer.to_path_buf() };
+        self.tell(&Request::Expect { id: id.to_owned(), layer })
+    }
+
+    /// Tells something to the mount of a fork, if it is mounted.
+    fn tell(&self, request: &Request) -> Result<bool> {
+        match self.ask_running(request) {
             Ok(Some(reply)) => self.done(reply).map(|()| true),
             Ok(None) => Ok(false),
             Err(e) if e.kind() == Kind::Vanished => Ok(false),

@@ -72,6 +72,13 @@ pub(super) enum Request {
         /// The fork.
         id: String,
     },
+    /// Show the attributes of a layer that is being made for objects that only gain a name by it.
+    Expect {
+        /// The fork.
+        id: String,
+        /// The layer.
+        layer: Layer,
+    },
     /// Put a new, complete preserved layer above the base of this fork. Doing so twice is fine.
     Preserve {
         /// The fork.
@@ -98,6 +105,7 @@ impl Request {
             | Request::Attach(_)
             | Request::Unmount { .. }
             | Request::Preserve { .. }
+            | Request::Expect { .. }
             | Request::Sync { .. }
             | Request::Shutdown => 120,
         };

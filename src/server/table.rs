@@ -46,6 +46,8 @@ pub trait Mounted: Send + Sync {
     fn sync(&self) -> Result<()>;
     /// Reads through a new preserved layer from now on.
     fn preserve(&self, layer: &Layer) -> Result<()>;
+    /// Shows the attributes of a layer that is being made for objects that only gain a name by it.
+    fn expect(&self, layer: &Layer) -> Result<()>;
 }
 
 #[derive(Default)]
@@ -290,6 +292,9 @@ mod tests {
             Ok(())
         }
         fn preserve(&self, _: &Layer) -> Result<()> {
+            Ok(())
+        }
+        fn expect(&self, _: &Layer) -> Result<()> {
             Ok(())
         }
     }
