@@ -171,7 +171,7 @@ impl GitStep {
         let below = |path: &str| RelPath::new(&Path::new(".git").join(path));
         let replaced = |path: String| below(&path).map(Touch::Replaced);
         let written = |path: String| below(&path).map(Touch::Written);
-        let mut touches: Vec<Option<Touch>> = vec![below("objects/pack").map(Touch::Filled)];
+        let mut touches: Vec<Option<Touch>> = vec![below("objects/pack").map(Touch::Replaced)];
         let mut names: Vec<&str> = self.refs.iter().map(|(name, ..)| name.as_str()).collect();
         // A branch that moves while it is checked out moves HEAD's reflog along.
         if self.head.is_some() || !names.is_empty() {

@@ -5,6 +5,9 @@
 //! entries or attributes will change as a shell that remembers its attributes. What git will do to the repository is
 //! among it: refs, `HEAD` and the index like any other object; reflogs, which git appends to in place, as copies; and the
 //! directory of packs as it is, since the names of new packs are not known.
+//!
+//! In order: shells, whiteouts and attributes; the forks expect these attributes; the links, which change those of the base's
+//! objects; sync; the forks read through the layer. Killed before that, the layer is thrown away by the next merge.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -28,12 +31,10 @@ use crate::sys::{At, Stat, open_beneath, open_root};
 /// What a merge will do to a path of the parent, apart from its own steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Touch {
-    /// The object is replaced or removed, or comes into being.
+    /// The object is replaced or removed, comes into being, or (a directory) gets entries of unknown names.
     Replaced(RelPath),
     /// The file is written to where it is.
     Written(RelPath),
-    /// Entries of unknown names come into the directory.
-    Filled(RelPath),
 }
 
 /// Preserves what the steps and touches will change, and has the forks read through it.
@@ -92,7 +93,6 @@ impl<'a> Layer<'a> {
         match touch {
             Touch::Replaced(path) => self.keep(path),
             Touch::Written(path) => self.keep_as(path, false),
-            Touch::Filled(path) => self.keep(path),
         }
     }
 

@@ -2,13 +2,14 @@
 //!
 //! Durable steps, in order; between any two stands a fault point:
 //! 1. journal `staging`: where the stage will be, and what will be moved there out of the upper;
-//! 2. the stage: every new object, whole; synced;
+//! 2. the stage: every new object, whole; synced; then what other forks of the parent must go on seeing is preserved
+//!    ([`super::preserve`]);
 //! 3. journal `ready`: the steps in the parent, with the identity of every object that moves;
 //! 4. the steps: old objects go to the stage, new ones come from it. What is replaced at its own place changes in one
 //!    exchange, so that nobody ever finds the name missing. What comes out is compared with what the plan saw: if
 //!    somebody changed it meanwhile, everything is undone;
 //! 5. times of directories; the parent is synced;
-//! 6. journal `landed`: from here on the parent is new;
+//! 6. journal `landed`: from here on the parent is new; the merged fork's record says whether it stays or goes;
 //! 7. our marks are taken off moved files, the stage is removed, the journal closed.
 //!
 //! A failure or a crash before 6 is undone, by us or by [`recover`]: each step is looked at, taken or not, by where the

@@ -3,7 +3,8 @@
 //! Before a merge changes anything it makes a preserved layer ([`crate::layer::preserved`]), complete, and has every live
 //! fork of the base put it above the base ([`Overlay::preserve`]). The layer holds the very objects (hard links of them,
 //! so nothing is copied) that the merge is about to replace or remove, so nodes, cached names and cached content stay
-//! what they are and the kernel need not be told. A node that finds something else at its place in the base follows its
+//! what they are and the kernel need not be told. A link changes the change time and the count of names of an object, so
+//! the forks are given the old attributes before the first is made ([`Overlay::expect`]). A node that finds something else at its place in the base follows its
 //! object into the layer.
 
 use std::ffi::OsStr;
