@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use rustix::process::{DumpableBehavior, Resource, Rlimit};
+use rustix::process::{DumpableBehavior, Pid, Resource, Rlimit};
 
 /// Makes `command` start a process that outlives its parent: in a session of its own, without a controlling terminal,
 /// with no descriptor but the standard three, and no child of ours: what `spawn` returns is a go-between that ends at
@@ -28,6 +28,16 @@ pub fn detach(command: &mut Command) -> &mut Command {
             Ok(())
         })
     }
+}
+
+/// The process group this process is in. None where its number means nothing here: the leader is outside of this PID
+/// namespace, as for the first process of a container that did not become a leader itself.
+#[must_use]
+pub fn process_group() -> Option<Pid> {
+    // rustix's own takes 0 for impossible. SAFETY: the call has no arguments and cannot fail.
+    #[expect(unsafe_code)]
+    let group = unsafe { libc::getpgrp() };
+    Pid::from_raw(group)
 }
 
 /// Lets no other process of the same user look into this one: not by ptrace, nor through `/proc/PID/fd` and `root`.

@@ -12,7 +12,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use crate::error::{Error, Result};
 use crate::run::Handle;
-use crate::sys::{Caught, Mask, catch_signals, caught};
+use crate::sys::{Caught, Mask, catch_signals, caught, process_group};
 
 const PASSED_ON: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
 
@@ -78,8 +78,7 @@ pub(super) struct Terminal(Option<Pid>);
 impl Terminal {
     /// Remembers whose foreground it is.
     pub(super) fn remember() -> Self {
-        let own = rustix::process::getpgrp();
-        Self(rustix::termios::tcgetpgrp(std::io::stdin()).ok().filter(|group| *group == own))
+        Self(process_group().filter(|own| rustix::termios::tcgetpgrp(std::io::stdin()) == Ok(*own)))
     }
 
     /// Takes the foreground back.
