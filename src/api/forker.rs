@@ -154,13 +154,14 @@ impl EnvironmentForker for Forker {
             false => ControlFlow::Continue(()),
         }));
         let forks = join::open(&self.store)?;
-        let record = match forks.create(&request) {
+        let created = match forks.create(&request) {
             Err(e) if e.kind() == Kind::Exists && request.label.is_some() => {
                 request.label = request.label.map(|label| unique(&label)).transpose()?;
                 forks.create(&request)?
             }
             other => other?,
         };
+        let record = created.record;
         // From here on whatever fails takes the fork away again.
         let cleanup = Cleanup::new(forks.clone(), record.id.clone());
         cancel.check()?;

@@ -47,7 +47,7 @@ impl Manager {
         request.label = Some(label);
         request.agent = Some(agent.to_owned()).filter(|agent| !agent.is_empty());
         let forks = join::open(&self.store)?;
-        let record = forks.create(&request)?;
+        let record = forks.create(&request)?.record;
         let cleanup = Cleanup::new(forks.clone(), record.id.clone());
         cancel.check()?;
         let workdir = record.path(&forks.store().fork(&record.id));

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::output::{self, Context};
 use crate::error::{Error, Kind, Result};
-use crate::fork::{Forks, Label, Owner, Request, Store, status, trash};
+use crate::fork::{Created, Forks, Id, Label, Owner, Request, Store, status, trash};
 use crate::strategy::{Progress, Symlinks, Way, Wishes};
 
 /// Arguments of `create`.
@@ -21,6 +21,9 @@ pub(super) struct Create {
     /// The directory to fork
     #[arg(default_value = ".", value_name = "BASE")]
     base: PathBuf,
+    /// The fork's id, such as `uuidgen` prints: the same command again then answers with the same fork
+    #[arg(long)]
+    id: Option<String>,
     /// What to call the fork; unique among the forks of the store
     #[arg(long, value_name = "NAME")]
     label: Option<OsString>,
@@ -42,6 +45,15 @@ pub(super) struct Create {
     /// The process that the fork belongs to [default: the one that called treefork]
     #[arg(long, value_name = "PID")]
     owner: Option<u32>,
+}
+
+/// What `create` prints as JSON.
+#[derive(Serialize)]
+struct Answer {
+    #[serde(flatten)]
+    status: status::Status,
+    /// The fork was there already, made for the same request.
+    existed: bool,
 }
 
 /// The ways to make a fork, as options name them.
@@ -86,13 +98,16 @@ impl Create {
     pub(super) fn run(self, context: &Context) -> Result<u8> {
         let request = self.request()?;
         let forks = Forks::open(context.store()?)?;
-        let record = forks.create(&request)?;
+        let Created { record, existed } = forks.create(&request)?;
+        if existed {
+            output::note(&format!("the fork {} was there already, made the same way", record.name()));
+        }
         for advisory in &record.advisories {
             output::note(advisory);
         }
         let path = record.path(&forks.store().fork(&record.id));
         if context.json {
-            output::print_json(&status::of(forks.store(), record)?)?;
+            output::print_json(&Answer { status: status::of(forks.store(), record)?, existed })?;
         } else {
             output::print(&[path.as_os_str().as_bytes(), b"\n"].concat())?;
         }
@@ -101,6 +116,7 @@ impl Create {
 
     fn request(self) -> Result<Request> {
         let label = self.label.map(label).transpose()?;
+        let id = self.id.as_deref().map(str::parse::<Id>).transpose()?;
         // The command itself is gone in a moment; whoever called it is who will use the fork.
         let owner = match self.owner {
             Some(pid) => Owner::of(pid)?,
@@ -119,7 +135,7 @@ impl Create {
             Links::Skip => Symlinks::Skip,
         };
         let wishes = Wishes { symlinks, dirty: self.dirty, progress: progress(), ..Wishes::default() };
-        Ok(Request { base: self.base, label, agent: self.agent, owner, strategy, wishes, keep: self.keep })
+        Ok(Request { base: self.base, id, label, agent: self.agent, owner, strategy, wishes, keep: self.keep })
     }
 }
 
@@ -170,7 +186,12 @@ impl Remove {
         let (mut done, mut failed) = (Vec::new(), None);
         for name in self.forks {
             match forks.remove(&name, self.force) {
-                Ok(removed) => done.push(Removed { fork: name, removed }),
+                Ok(removed) => {
+                    if !removed {
+                        output::note(&format!("there is no fork {name} any more"));
+                    }
+                    done.push(Removed { fork: name, removed });
+                }
                 // The others are removed all the same; the last error is the one that decides.
                 Err(e) => {
                     if let Some(earlier) = failed.replace(e) {

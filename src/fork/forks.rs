@@ -25,6 +25,9 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Request {
     /// The directory to fork.
     pub base: PathBuf,
+    /// The id that the fork is to have, so that the same request can be made again; `None`: a new one. See
+    /// [`Forks::create`].
+    pub id: Option<Id>,
     /// What to call the fork.
     pub label: Option<Label>,
     /// Who will work in it, in the caller's words.
@@ -44,6 +47,7 @@ impl Request {
     pub fn new(base: &Path) -> Result<Self> {
         Ok(Self {
             base: base.to_path_buf(),
+            id: None,
             label: None,
             agent: None,
             owner: Owner::current()?,
@@ -96,17 +100,18 @@ impl Forks {
         &self.store
     }
 
-    /// Makes a fork. When it returns the fork is complete and its record says so.
-    pub fn create(&self, request: &Request) -> Result<Record> {
+    /// Makes a fork. When it returns the fork is complete and its record says so. `None` where the id that the request
+    /// names is taken.
+    pub(super) fn make(&self, request: &Request) -> Result<Option<Record>> {
         base::check_store(self.store.root())?;
         let (base, subdir, base_ref) = origin::of(&request.base, self.store.root())?;
         // No merge changes the base until the fork is complete, and so one of those that the next merge preserves for.
         let _base = self.lock_base(&base, "create", Wait::For(PATIENCE))?;
         let origin = Origin { born: preserved::youngest(&self.store.base(&base.key())), base, subdir, base_ref };
-        let (mut record, lock, pending) = self.claim(request, origin)?;
+        let Some((mut record, lock, pending)) = self.claim(request, origin)? else { return Ok(None) };
         let dir = self.store.fork(&record.id);
         match self.fill(&mut record, &dir, request) {
-            Ok(()) => Ok(record),
+            Ok(()) => Ok(Some(record)),
             Err(e) => {
                 // Undone at once where possible; else the mark stays for the next command.
                 match self.undo(&mut record, &dir) {
@@ -122,14 +127,21 @@ impl Forks {
         }
     }
 
-    /// Gives the fork a name and a directory, under the store's lock.
-    fn claim(&self, request: &Request, origin: Origin) -> Result<(Record, FileLock, Pending<'_>)> {
+    /// Gives the fork a name and a directory, under the store's lock; `None` where the wanted id is taken.
+    fn claim(&self, request: &Request, origin: Origin) -> Result<Option<(Record, FileLock, Pending<'_>)>> {
         let _store = FileLock::acquire(&self.store.lock_path(), "create", Wait::For(PATIENCE))?;
+        if let Some(id) = &request.id {
+            // Nobody else makes it while the store is locked.
+            if self.store.fork(id).exists() {
+                return Ok(None);
+            }
+            self.check_id(id)?;
+        }
         if let Some(label) = &request.label {
             self.check_label(label)?;
         }
         let (id, pending) = loop {
-            let id = Id::random()?;
+            let id = request.id.clone().map_or_else(Id::random, Ok)?;
             let pending = Pending::new(&self.store, &id)?;
             let dir = self.store.fork(&id);
             match DirBuilder::new().mode(0o700).create(&dir) {
@@ -141,7 +153,7 @@ impl Forks {
         };
         let dir = self.store.fork(&id);
         match self.record_claim(request, id, origin) {
-            Ok((record, lock)) => Ok((record, lock, pending)),
+            Ok((record, lock)) => Ok(Some((record, lock, pending))),
             Err(e) => {
                 // Nothing was made yet but this directory.
                 let _ = fs::remove_dir_all(&dir);
@@ -162,6 +174,8 @@ impl Forks {
             subdir: origin.subdir,
             base_ref: origin.base_ref,
             strategy: request.strategy.unwrap_or(Way::Overlay),
+            wanted: request.strategy,
+            dirty: request.wishes.dirty,
             refusals: vec![],
             symlinks: request.wishes.symlinks,
             private_mount: request.wishes.private_mount,

@@ -3,6 +3,7 @@
 //! A fork is a directory `forks/<id>` of a [`Store`] with a [`Record`] in it; how it gets its files is a matter of its
 //! [strategy](crate::strategy).
 
+mod again;
 pub mod base;
 pub mod doctor;
 mod find;
@@ -22,9 +23,10 @@ mod store;
 pub mod trash;
 mod users;
 
+pub use again::Created;
 pub use find::{Listed, all, find};
 pub use forks::{Forks, Locked, Request};
-pub use name::{Id, LABEL_MAX, Label};
+pub use name::{ID_MAX, Id, LABEL_MAX, Label};
 pub use owner::Owner;
 pub use record::{Base, RECORD, Record, State, now};
 pub use recover::mounted;

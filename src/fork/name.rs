@@ -15,9 +15,18 @@ pub const LABEL_MAX: usize = 100;
 const ALPHABET: &[u8; 32] = b"abcdefghjkmnpqrstvwxyz0123456789";
 const ID_LEN: usize = 8;
 
-/// The name of a fork's directory: eight random letters and digits, the first a letter.
+/// The longest id, in bytes.
+pub const ID_MAX: usize = 64;
+
+/// What an id may be, for people.
+const ID_RULE: &str =
+    "an id is 8 to 64 letters, digits, dashes and underscores, with a digit, such as `uuidgen` prints";
+
+/// The name of a fork's directory, which is what makes it unique; see [`super::Store`].
 ///
-/// Unique because making the directory of that name is what claims it; see [`super::Store`].
+/// treefork makes eight random letters and digits, the first a letter. A caller that may have to ask for the same fork
+/// again gives one of its own: 8 to [`ID_MAX`] letters, digits, dashes and underscores, a digit among them (so that no
+/// word that is typed by mistake is one), the first a letter or digit. A UUID is one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Id(String);
@@ -45,10 +54,16 @@ impl TryFrom<String> for Id {
     type Error = Error;
 
     fn try_from(text: String) -> Result<Self> {
-        if text.len() == ID_LEN && text.bytes().all(|b| ALPHABET.contains(&b)) {
+        let made = text.len() == ID_LEN && text.bytes().all(|b| ALPHABET.contains(&b));
+        let given = (ID_LEN..=ID_MAX).contains(&text.len())
+            && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+            && text.bytes().any(|b| b.is_ascii_digit())
+            && text.starts_with(|c: char| c.is_ascii_alphanumeric());
+        if made || given {
             Ok(Self(text))
         } else {
-            Err(Error::new(Kind::Usage, format!("{text:?} is no fork id")))
+            let what = format!("{:?} is no fork id", shortened(&text));
+            Err(Error::new(Kind::Usage, what).remedy(ID_RULE))
         }
     }
 }
@@ -135,7 +150,23 @@ mod tests {
         assert_ne!(a, b);
         assert_eq!(a.as_str().parse::<Id>().expect("valid"), a);
         assert!(a.as_str().starts_with(|c: char| c.is_ascii_lowercase()));
-        for bad in ["", "..", "abc", "abcdefgi", "../../xx", "ABCDEFGH"] {
+        for good in ["7f3c2b1a-9d4e-4f6a-8b2c-0d1e2f3a4b5c", "TASK-17_b", "12345678"] {
+            assert_eq!(good.parse::<Id>().expect("valid").as_str(), good);
+        }
+        let long = "1".repeat(ID_MAX + 1);
+        for bad in [
+            "",
+            "..",
+            "abc",
+            "abcdefgi",
+            "../../xx",
+            "ABCDEFGH",
+            "idea-parser",
+            "1234567",
+            "-1234567",
+            "1.lock.x",
+            &long,
+        ] {
             assert!(bad.parse::<Id>().is_err(), "{bad:?}");
         }
     }

@@ -126,6 +126,12 @@ pub struct Record {
     pub base_ref: Option<String>,
     /// How it was made.
     pub strategy: Way,
+    /// The one way that was asked for; `None`: the first that works.
+    #[serde(default)]
+    pub wanted: Option<Way>,
+    /// Whether the uncommitted changes were asked for (worktree only).
+    #[serde(default)]
+    pub dirty: bool,
     /// Which better ways were passed over, and why.
     pub refusals: Vec<Refusal>,
     /// What is done with symbolic links.
@@ -245,6 +251,8 @@ pub(super) mod tests {
             subdir: PathBuf::new(),
             base_ref: None,
             strategy: Way::Overlay,
+            wanted: None,
+            dirty: false,
             refusals: vec![],
             symlinks: Symlinks::Keep,
             private_mount: false,

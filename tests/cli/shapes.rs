@@ -76,6 +76,7 @@ fn forks() {
     let base = treefork.env().join("base");
     let made = treefork.ok([Path::new("create"), &base, Path::new("--json")]).text();
     has(&json(&made), FORK);
+    has(&json(&made), &["existed:bool"]);
     has(&json(&treefork.ok(["show", "x", "--json"]).text()), FORK);
     let list = json(&treefork.ok(["list", "--json"]).text());
     assert_eq!(list.as_array().map(Vec::len), Some(2));

@@ -1,5 +1,6 @@
-//! The life of forks: wrong use, making and removing by many at once, killed commands, killed servers, gc.
+//! The life of forks: wrong use, making and removing by many at once, asking again, killed commands, killed servers, gc.
 
+mod again;
 mod concurrency;
 mod format;
 mod gc;

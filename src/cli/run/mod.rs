@@ -111,7 +111,7 @@ impl Run {
         request.wishes.private_mount = private_mount(request.strategy, &self.options);
         let signals = signals::Forwarding::start()?;
         let forks = Forks::open(context.store()?)?;
-        let record = forks.create(&request)?;
+        let record = forks.create(&request)?.record;
         for advisory in &record.advisories {
             output::note(advisory);
         }

@@ -115,7 +115,7 @@ impl<'a> Task<'a> {
         let mut request = Request::new(&shared.args.base)?;
         request.label = Some(shared.label(self.row.n)?);
         request.wishes.private_mount = super::super::private_mount(None, &shared.args.options);
-        let record = shared.forks.create(&request)?;
+        let record = shared.forks.create(&request)?.record;
         self.row.fork = Some(record.id.to_string());
         self.row.record = Some(record.clone());
         let mut log = self.log()?;
