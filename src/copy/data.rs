@@ -10,6 +10,8 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use crate::sys::calls;
+
 /// How the bytes of a file came over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -63,14 +65,14 @@ pub fn file_data_watched(
     }
     // A hole at the end, or an end that is not there any more, leaves no other trace than the size.
     if hole_at_end && size > 0 {
-        rustix::fs::ftruncate(to, size)?;
+        calls::ftruncate(to, size)?;
     }
     Ok(copier.method)
 }
 
 /// Makes `to` share the blocks of `from`; false where these file systems or files cannot.
 pub fn reflink(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<bool, Errno> {
-    match rustix::fs::ioctl_ficlone(to, from) {
+    match calls::ioctl_ficlone(to, from) {
         Ok(()) => Ok(true),
         // Another file system, a kind of file it does not share, a swap file, an immutable or append-only one, a
         // security module: all of them leave an ordinary copy possible, or that says itself why not.
@@ -92,7 +94,7 @@ pub fn reflink(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<bool, Errno> 
 ///
 /// Asked first where the next hole is: for a file without holes that is all there is to ask.
 fn next_data(from: BorrowedFd<'_>, at: u64, size: u64) -> Result<Option<(u64, u64)>, Errno> {
-    let hole = |at| match rustix::fs::seek(from, SeekFrom::Hole(at)) {
+    let hole = |at| match calls::seek(from, SeekFrom::Hole(at)) {
         Ok(hole) => Ok(hole.min(size)),
         // A file system that knows no holes, or a file that was truncated since: reading finds out what there is.
         Err(Errno::NXIO | Errno::INVAL | Errno::OPNOTSUPP) => Ok(size),
@@ -102,7 +104,7 @@ fn next_data(from: BorrowedFd<'_>, at: u64, size: u64) -> Result<Option<(u64, u6
     if end > at {
         return Ok(Some((at, end)));
     }
-    let start = match rustix::fs::seek(from, SeekFrom::Data(at)) {
+    let start = match calls::seek(from, SeekFrom::Data(at)) {
         Ok(start) => start,
         Err(Errno::NXIO) => return Ok(None),
         Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((at, size))),
@@ -148,12 +150,11 @@ impl Copier<'_> {
         if self.method == Method::CopyRange {
             let (mut read_at, mut write_at) = (at, at);
             let len = usize::try_from(len).unwrap_or(BUFFER);
-            match rustix::fs::copy_file_range(self.from, Some(&mut read_at), self.to, Some(&mut write_at), len) {
+            match calls::copy_file_range(self.from, Some(&mut read_at), self.to, Some(&mut write_at), len) {
                 Ok(n) if n > 0 => return Ok(n as u64),
                 // 0 is the end of the source, or one of those files that copy_file_range(2) takes for empty; reading
                 // tells which.
                 Ok(_) => {}
-                Err(Errno::INTR) => return self.step(at, len as u64),
                 Err(
                     Errno::XDEV
                     | Errno::INVAL
@@ -172,28 +173,19 @@ impl Copier<'_> {
     fn read_write(&mut self, at: u64, len: u64) -> Result<u64, Errno> {
         self.buffer.resize(BUFFER, 0);
         let len = usize::try_from(len).unwrap_or(BUFFER).min(BUFFER);
-        let n = retry(|| rustix::io::pread(self.from, &mut self.buffer[..len], at))?;
+        let n = calls::pread(self.from, &mut self.buffer[..len], at)?;
         if n > 0 {
             self.method = Method::ReadWrite;
         }
         let mut written = 0;
         while written < n {
             let left = &self.buffer[written..n];
-            written += match retry(|| rustix::io::pwrite(self.to, left, at + written as u64))? {
+            written += match calls::pwrite(self.to, left, at + written as u64)? {
                 0 => return Err(Errno::IO),
                 n => n,
             };
         }
         Ok(n as u64)
-    }
-}
-
-fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
-    loop {
-        match call() {
-            Err(Errno::INTR) => {}
-            other => return other,
-        }
     }
 }
 

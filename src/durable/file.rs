@@ -1,18 +1,18 @@
 //! Files that are there whole or not at all.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use super::fault;
 use crate::error::{Context, Error, Kind, Result};
-use crate::sys::{At, reopen};
+use crate::sys::{At, calls, reopen};
 
 /// Names that begin so are files that were being written.
 const TEMP: &str = ".tmp.";
@@ -33,7 +33,7 @@ pub fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
         fault::point("durable.rename")?;
         temp.rename(At::new(&dir, name))?;
         fault::point("durable.sync_dir")?;
-        Ok(rustix::fs::fsync(&dir)?)
+        Ok(calls::fsync(&dir)?)
     });
     if done.is_err() {
         // Gone already where the rename went through; anything else is swept up later.
@@ -44,12 +44,12 @@ pub fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
 
 fn fill(temp: At<'_>, bytes: &[u8], mode: u32) -> io::Result<()> {
     fault::point("durable.create")?;
-    let mut file = File::from(temp.create(OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, mode)?);
+    let mut file = calls::File::from(temp.create(OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, mode)?);
     // The umask of the process has no say in the mode of our own records.
-    rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
-    file.write_all(bytes)?;
+    calls::fchmod(&file, Mode::from_raw_mode(mode))?;
+    file.put(bytes)?;
     fault::point("durable.sync")?;
-    file.sync_all()
+    Ok(calls::fsync(&file)?)
 }
 
 /// A name that no other writer uses: pid and a counter tell writers of one machine apart, and `O_EXCL` the rest.
@@ -62,14 +62,14 @@ fn temp_name() -> OsString {
 
 /// Removes what killed writers left in a directory. Only for whoever holds the lock under which its files are written.
 pub fn sweep(dir: &Path) -> Result<()> {
-    for entry in std::fs::read_dir(dir).context("cannot list", dir)? {
+    let fd = open_dir(dir)?;
+    for entry in calls::Dir::read_from(&fd).context("cannot list", dir)? {
         let entry = entry.context("cannot list", dir)?;
-        if entry.file_name().as_bytes().starts_with(TEMP.as_bytes()) {
-            match std::fs::remove_file(entry.path()) {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                    return Err(e).context("cannot remove", entry.path());
-                }
-                _ => {}
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if name.as_bytes().starts_with(TEMP.as_bytes()) {
+            match At::new(&fd, name).unlink() {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(e) => return Err(e).context("cannot remove", dir.join(name)),
             }
         }
     }
@@ -78,19 +78,19 @@ pub fn sweep(dir: &Path) -> Result<()> {
 
 /// Makes the names in a directory survive a power cut.
 pub fn sync_dir(path: &Path) -> Result<()> {
-    rustix::fs::fsync(open_dir(path)?).context("cannot sync the directory", path)
+    calls::fsync(&open_dir(path)?).context("cannot sync the directory", path)
 }
 
 /// Makes an object survive a power cut, given by an `O_PATH` descriptor: content of a file, names of a directory.
 pub fn sync_fd(fd: BorrowedFd<'_>) -> io::Result<()> {
-    Ok(rustix::fs::fsync(reopen(fd.as_fd(), OFlags::RDONLY | OFlags::NONBLOCK)?)?)
+    Ok(calls::fsync(&reopen(fd.as_fd(), OFlags::RDONLY | OFlags::NONBLOCK)?)?)
 }
 
 fn open_dir(path: &Path) -> Result<OwnedFd> {
     // A bare file name has the parent "", which the kernel does not know.
     let path = if path.as_os_str().is_empty() { Path::new(OsStr::new(".")) } else { path };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    rustix::fs::open(path, flags, Mode::empty()).context("cannot open the directory", path)
+    calls::open(path, flags, Mode::empty()).context("cannot open the directory", path)
 }
 
 #[cfg(test)]

@@ -7,18 +7,16 @@
 //! notices that its file is no longer the one at the path and starts over.
 
 use std::fmt;
-use std::fs::File;
-use std::io::{Read, Seek, Write};
-use std::os::fd::AsFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Context, Error, Kind, Result};
+use crate::sys::{At, Stat, calls};
 
 /// Who holds a lock, as far as its file says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,7 +60,7 @@ pub enum Wait {
 /// A held lock; dropping it lets go.
 #[derive(Debug)]
 pub struct FileLock {
-    file: File,
+    file: OwnedFd,
 }
 
 impl FileLock {
@@ -101,39 +99,35 @@ impl FileLock {
 
     fn attempt(path: &Path, what: &str) -> Result<Option<Self>> {
         loop {
-            let mut options = File::options();
-            options.read(true).write(true).create(true).truncate(false).mode(0o600);
-            let file = options.open(path).context("cannot open the lock", path)?;
-            match flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+            let file = calls::open(path, flags, Mode::from_raw_mode(0o600)).context("cannot open the lock", path)?;
+            match calls::flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
                 Err(Errno::WOULDBLOCK) => return Ok(None),
-                Err(Errno::INTR) => continue,
                 Err(e) => return Err(e).context("cannot lock", path),
             }
-            let mine = file.metadata().context("cannot look at the lock", path)?;
+            let mine = Stat::of(file.as_fd()).context("cannot look at the lock", path)?;
             // Somebody removed it between our open and our lock: a lock on a nameless file excludes nobody.
-            if !std::fs::metadata(path).is_ok_and(|there| (there.dev(), there.ino()) == (mine.dev(), mine.ino())) {
+            let there = At::new(&CWD, path).try_stat().context("cannot look at the lock", path)?;
+            if there.is_none_or(|there| (there.dev, there.ino) != (mine.dev, mine.ino)) {
                 continue;
             }
-            let mut lock = Self { file };
+            let lock = Self { file };
             // Only for messages: a full disk must not keep anybody from locking.
             let _ = lock.sign(what);
             return Ok(Some(lock));
         }
     }
 
-    fn sign(&mut self, what: &str) -> std::io::Result<()> {
-        let text = serde_json::to_vec(&Holder::me(what))?;
-        self.file.set_len(0)?;
-        self.file.rewind()?;
-        self.file.write_all(&text)
+    fn sign(&self, what: &str) -> rustix::io::Result<()> {
+        let text = serde_json::to_vec(&Holder::me(what)).expect("numbers and strings always serialise");
+        calls::ftruncate(&self.file, 0)?;
+        calls::pwrite(&self.file, &text, 0).map(drop)
     }
 
     /// Who holds the lock at `path`, as far as its file says; also tells of a holder that is long gone.
     pub fn holder(path: &Path) -> Option<Holder> {
-        let mut text = Vec::new();
-        File::open(path).ok()?.take(4096).read_to_end(&mut text).ok()?;
-        serde_json::from_slice(&text).ok()
+        serde_json::from_slice(&calls::File::read(path).ok()?).ok()
     }
 
     fn held(path: &Path) -> Error {
@@ -145,7 +139,7 @@ impl FileLock {
 impl Drop for FileLock {
     fn drop(&mut self) {
         // A courtesy to whoever reads the file; the lock itself goes with the descriptor.
-        let _ = self.file.set_len(0);
+        let _ = calls::ftruncate(&self.file, 0);
     }
 }
 

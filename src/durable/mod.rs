@@ -10,11 +10,11 @@
 //! Between any two steps of whatever is built on these stands a named [`fault::point`], so that tests can stop the
 //! world there; recovery is ordinary code with ordinary tests.
 
-pub mod fault;
 mod file;
 mod lock;
 mod record;
 
+pub use crate::sys::fault;
 pub use file::{sweep, sync_dir, sync_fd, write_atomic};
 pub use lock::{FileLock, Holder, Wait};
 pub use record::{Record, read_record, write_record};

@@ -5,12 +5,14 @@
 
 use std::path::Path;
 
+use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::write_atomic;
 use crate::error::{Context, Error, Kind, Result};
+use crate::sys::calls::File;
 
 /// Something that is kept on disk as a record.
 pub trait Record: Serialize + DeserializeOwned {
@@ -54,9 +56,9 @@ pub fn write_record<T: Record>(path: &Path, record: &T) -> Result<()> {
 /// # Errors
 /// [`Kind::Corrupt`] for what is not a whole record of this kind, or is of a newer version.
 pub fn read_record<T: Record>(path: &Path) -> Result<Option<T>> {
-    let bytes = match std::fs::read(path) {
+    let bytes = match File::read(path) {
         Ok(bytes) => bytes,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(Errno::NOENT) => return Ok(None),
         Err(e) => return Err(e).context("cannot read", path),
     };
     let corrupt = |what: String| Error::new(Kind::Corrupt, what).at(path);

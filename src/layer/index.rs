@@ -12,10 +12,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 
 use parking_lot::Mutex;
-use rustix::fs::Dir;
 use rustix::io::Errno;
 
 use super::staging::Staging;
+use crate::sys::calls::Dir;
 use crate::sys::{At, Ident, Time};
 
 /// The name of the index in the work area.

@@ -7,8 +7,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
 
 use parking_lot::Mutex;
@@ -18,7 +17,8 @@ use serde::{Deserialize, Serialize};
 use sha2::Digest as _;
 
 use crate::names::RelPath;
-use crate::sys::{At, Ident, Stat, Time};
+use crate::sys::calls::File;
+use crate::sys::{At, Ident, Stat, Time, calls};
 
 /// The name of the ledger in the work area.
 pub const FILE: &str = "ledger";
@@ -86,27 +86,38 @@ struct Line {
 
 /// The writing end, held by the server of the fork.
 #[derive(Debug)]
-pub struct Ledger(Mutex<File>);
+pub struct Ledger(Mutex<Tail>);
+
+#[derive(Debug)]
+struct Tail {
+    file: File,
+    /// The file may end in a part of a line: of a writer that was killed, or of a write for which there was no room.
+    torn: bool,
+}
 
 impl Ledger {
     /// Opens the ledger in a work area for appending; made when missing.
     pub fn open(work: &OwnedFd) -> Result<Self, Errno> {
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
-        Ok(Self(Mutex::new(File::from(At::new(work, FILE).create(flags, 0o600)?))))
+        let file = File::from(At::new(work, FILE).create(flags, 0o600)?);
+        Ok(Self(Mutex::new(Tail { file, torn: true })))
     }
 
     /// Notes the state of the base object at `path`, before it is covered.
     pub fn note(&self, path: &RelPath, state: BaseState) -> Result<(), Errno> {
-        let mut line =
+        let text =
             serde_json::to_vec(&Line { path: path.clone(), state }).expect("numbers and strings always serialise");
-        line.push(b'\n');
-        // One write under the lock, so that a line is whole or (killed in the middle) the last one.
-        self.0.lock().write_all(&line).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
+        let mut tail = self.0.lock();
+        // A line of its own whatever the file ends in; readers skip what is empty or torn.
+        let start: &[u8] = if tail.torn { b"\n" } else { b"" };
+        let done = tail.file.put(&[start, &text, b"\n"].concat());
+        tail.torn = done.is_err();
+        done
     }
 
     /// Makes what was noted so far survive a power cut.
     pub fn sync(&self) -> Result<(), Errno> {
-        rustix::fs::fdatasync(self.0.lock().as_fd())
+        calls::fdatasync(self.0.lock().file.as_fd())
     }
 }
 

@@ -9,11 +9,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 
 use parking_lot::Mutex;
-use rustix::fs::Dir;
 use rustix::io::Errno;
 
 use super::index::Key;
 use super::marks::Origin;
+use crate::sys::calls::Dir;
 use crate::sys::{At, Ident};
 
 /// The name of the table in the work area.

@@ -13,8 +13,7 @@
 //! merge changes anything.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -23,7 +22,7 @@ use rustix::io::Errno;
 
 use super::tree::Layer;
 use crate::error::Result;
-use crate::sys::{At, Ident, Stat};
+use crate::sys::{At, Ident, Stat, calls};
 
 /// The layer itself, in the directory of a preserved layer.
 pub const TREE: &str = "tree";
@@ -41,18 +40,19 @@ pub fn open(dir: &OwnedFd) -> std::result::Result<Layer, Errno> {
 /// Writes the attributes of a preserved layer and makes them survive a power cut. To be done before anything is linked.
 pub fn write_overrides<'a>(dir: &OwnedFd, stats: impl IntoIterator<Item = &'a Stat>) -> std::result::Result<(), Errno> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
-    let mut file = File::from(At::new(dir, OVERRIDES).create(flags, 0o600)?);
+    let mut file = calls::File::from(At::new(dir, OVERRIDES).create(flags, 0o600)?);
     let mut text = Vec::new();
     for stat in stats {
         serde_json::to_writer(&mut text, stat).expect("numbers always serialise");
         text.push(b'\n');
     }
-    file.write_all(&text).and_then(|()| file.sync_all()).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
+    file.put(&text)?;
+    calls::fsync(&file)
 }
 
 /// Reads the attributes of a preserved layer, by the identity of the objects.
 pub fn read_overrides(dir: &OwnedFd) -> std::result::Result<HashMap<Ident, Stat>, Errno> {
-    let file = File::from(At::new(dir, OVERRIDES).open(OFlags::RDONLY)?);
+    let file = calls::File::from(At::new(dir, OVERRIDES).open(OFlags::RDONLY)?);
     let mut overrides = HashMap::new();
     for line in BufReader::new(file).split(b'\n') {
         let line = line.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;

@@ -8,11 +8,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{Dir, OFlags, XattrFlags};
+use rustix::fs::{OFlags, XattrFlags};
 use rustix::io::Errno;
 
 use super::marks;
 use crate::sys::At;
+use crate::sys::calls::Dir;
 
 /// The name of the staging directory in the work area.
 pub const DIR: &str = "tmp";

@@ -25,6 +25,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 
+use crate::sys::calls;
+
 /// A result in the vocabulary of the kernel.
 type Result<T> = std::result::Result<T, Errno>;
 
@@ -241,7 +243,7 @@ impl Shared {
                 return;
             }
             // Back to zero; nothing to read where it was an event that woke us.
-            let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
+            let _ = calls::read(&self.wake, &mut [0_u8; 8]);
             self.read_one(&mut buffer).tell();
             more = self.release_some();
         }
@@ -250,7 +252,7 @@ impl Shared {
     /// Makes the thread look.
     fn wake(&self) {
         // A full counter would mean that it was told already.
-        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+        let _ = calls::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
     /// Ends some of the watches of subscribers who left; whether there are more.

@@ -1,11 +1,13 @@
 //! A merge from its lock to its last step, and what is done about one that was broken off.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::journal::{Journal, Phase, Settle, Times};
@@ -21,7 +23,8 @@ use crate::durable::{FileLock, Holder, Wait, fault, sweep};
 use crate::error::{Context, Error, Kind, Result};
 use crate::layer::preserved::Keeper;
 use crate::names::RelPath;
-use crate::sys::{Stat, mount_id, open_root};
+use crate::sys::calls::{self, Dir};
+use crate::sys::{At, Stat, mount_id, open_root, reopen};
 
 /// What came of a merge.
 #[derive(Debug)]
@@ -118,7 +121,7 @@ pub fn merge(
 /// Another store knows nothing of our lock: its merges and ours exclude each other by a lock on the root itself.
 fn exclude_other_stores(parent: &Parent) -> Result<std::os::fd::OwnedFd> {
     let root = super::changes::open_dir(&parent.root).context("cannot open the parent", &parent.path)?;
-    match flock(&root, FlockOperation::NonBlockingLockExclusive) {
+    match calls::flock(&root, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(root),
         Err(Errno::WOULDBLOCK) => {
             let what = "locked by a merge from another store:";
@@ -202,13 +205,9 @@ impl Job<'_> {
         journal.index_lock = self.git.as_ref().is_some_and(super::gitstep::GitStep::locks_index);
         journal.write(self.store)?;
         fault::point("merge.stage").context("cannot stage in", place)?;
-        match fs::DirBuilder::new().mode(0o700).create(place) {
+        match calls::mkdir(place, Mode::from_raw_mode(0o700)) {
             Ok(()) => {}
-            Err(e)
-                if [libc::EEXIST, libc::EACCES, libc::EPERM, libc::EROFS].contains(&e.raw_os_error().unwrap_or(0)) =>
-            {
-                return Ok(None);
-            }
+            Err(Errno::EXIST | Errno::ACCESS | Errno::PERM | Errno::ROFS) => return Ok(None),
             Err(e) => return Err(e).context("cannot stage in", place),
         }
         Ok(Some((layout, open_root(place).context("cannot stage in", place)?)))
@@ -284,13 +283,17 @@ impl Job<'_> {
 /// Undoes or finishes every merge that was broken off. A parent that somebody is merging into right now is left alone.
 pub fn recover(bases: &Path) -> Result<Vec<Recovered>> {
     let mut recovered = Vec::new();
-    let entries = match fs::read_dir(bases) {
-        Ok(entries) => entries,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(recovered),
-        Err(e) => return Err(e).context("cannot list", bases),
+    let dir = match open_root(bases).and_then(|root| reopen(root.as_fd(), OFlags::RDONLY)) {
+        Err(Errno::NOENT) => return Ok(recovered),
+        other => other.context("cannot list", bases)?,
     };
-    for entry in entries {
-        let store = entry.context("cannot list", bases)?.path();
+    for entry in Dir::read_from(&dir).context("cannot list", bases)? {
+        let entry = entry.context("cannot list", bases)?;
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if name == "." || name == ".." {
+            continue;
+        }
+        let store = bases.join(name);
         // One base that cannot be brought in order must not stop work on the others; whoever merges into it is told.
         match recover_base(&store) {
             Ok(one) => recovered.extend(one),
@@ -302,7 +305,8 @@ pub fn recover(bases: &Path) -> Result<Vec<Recovered>> {
 
 fn recover_base(store: &Path) -> Result<Option<Recovered>> {
     // Cheap when there is nothing to do, which is nearly always.
-    if fs::symlink_metadata(store.join(super::journal::FILE)).is_err() {
+    let journal = store.join(super::journal::FILE);
+    if At::new(&CWD, &journal).try_stat().context("cannot look at", &journal)?.is_none() {
         return Ok(None);
     }
     let _lock = match FileLock::acquire(&lock_path(store), "recovery of a merge", Wait::No) {

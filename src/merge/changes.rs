@@ -12,7 +12,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
-use rustix::fs::{Dir, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::Os;
@@ -21,6 +21,7 @@ use crate::error::{Context, Result};
 use crate::layer::ledger::{self, BaseState};
 use crate::layer::marks::{self, DirMarks};
 use crate::names::RelPath;
+use crate::sys::calls::Dir;
 use crate::sys::{At, Ident, Stat, Time, open_beneath};
 
 /// What happened at a place.

@@ -1,7 +1,6 @@
 //! The parent's present state against what the fork saw, and whether two objects are the same.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::io::Read;
 
 use rustix::fs::{FileType, OFlags};
@@ -12,6 +11,7 @@ use super::changes::is_dir;
 use super::table::Theirs;
 use crate::layer::ledger::BaseState;
 use crate::layer::marks;
+use crate::sys::calls::File;
 use crate::sys::{At, Stat};
 
 /// What became of an object whose state the fork noted as `was` (`None`: there was none).
@@ -93,9 +93,7 @@ pub(crate) fn open_file(at: At<'_>) -> Os<File> {
 
 /// The content of a regular file.
 pub(crate) fn read_all(at: At<'_>) -> Os<Vec<u8>> {
-    let mut bytes = Vec::new();
-    open_file(at)?.read_to_end(&mut bytes).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
-    Ok(bytes)
+    open_file(at)?.rest()
 }
 
 fn same_bytes(a: At<'_>, b: At<'_>) -> Os<bool> {

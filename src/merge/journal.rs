@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::durable;
-use crate::error::Result;
+use crate::error::{Context, Result};
 use crate::names::RelPath;
-use crate::sys::{Ident, Stat, Time};
+use crate::sys::{Ident, Stat, Time, calls};
 
 /// The name of the journal in the directory that the store keeps for the parent.
 pub(crate) const FILE: &str = "journal.json";
@@ -164,9 +164,8 @@ impl Journal {
 
     /// Closes it: the merge is over.
     pub(crate) fn close(dir: &Path) -> Result<()> {
-        use crate::error::Context;
         let path = dir.join(FILE);
-        std::fs::remove_file(&path).context("cannot close the journal", &path)?;
+        calls::unlink(&path).context("cannot close the journal", &path)?;
         durable::sync_dir(dir)
     }
 }

@@ -12,7 +12,7 @@ use super::Os;
 use super::table::Reason;
 use crate::error::{Context, Result};
 use crate::names::RelPath;
-use crate::sys::{At, Stat, mount_id, open_beneath};
+use crate::sys::{At, Stat, calls, mount_id, open_beneath};
 
 /// What a path of the parent leads to.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +59,7 @@ impl Parent {
         let cannot = "cannot open the parent";
         let path = std::fs::canonicalize(path).context(cannot, path).map_err(|e| e.remedy(MOVED))?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::open(&path, flags, rustix::fs::Mode::empty()).context(cannot, &path)?;
+        let root = calls::open(&path, flags, rustix::fs::Mode::empty()).context(cannot, &path)?;
         let stat = Stat::of(root.as_fd()).context(cannot, &path)?;
         let mount = mount_id(root.as_fd()).context(cannot, &path)?;
         Ok(Self { path, root, stat, mount, last: RefCell::new(None) })

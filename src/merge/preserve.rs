@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rustix::fs::{Dir, OFlags, XattrFlags};
+use rustix::fs::{OFlags, XattrFlags};
 use rustix::io::Errno;
 
 use super::Os;
@@ -26,7 +26,8 @@ use crate::error::{Context, Result};
 use crate::layer::marks::{self, Origin};
 use crate::layer::preserved::{self, Keeper};
 use crate::names::RelPath;
-use crate::sys::{At, Stat, open_beneath, open_root};
+use crate::sys::calls::Dir;
+use crate::sys::{At, Stat, calls, open_beneath, open_root};
 
 /// What a merge will do to a path of the parent, apart from its own steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -228,7 +229,7 @@ impl<'a> Layer<'a> {
         for (path, stat, link) in &self.objects {
             self.place(path, stat, *link)?;
         }
-        rustix::fs::syncfs(&self.tree)
+        calls::syncfs(&self.tree)
     }
 
     fn place(&self, path: &RelPath, stat: &Stat, link: bool) -> Os<()> {

@@ -33,7 +33,7 @@ use crate::durable::{fault, sync_fd};
 use crate::error::{Context, Error, Kind, Result};
 use crate::layer::marks;
 use crate::names::RelPath;
-use crate::sys::{At, open_root};
+use crate::sys::{At, calls, open_root};
 
 /// A merge under way.
 pub(crate) struct Replay<'a> {
@@ -225,7 +225,7 @@ impl Replay<'_> {
     fn sync(&self) -> std::io::Result<()> {
         const FEW: usize = 16;
         if self.journal.times.len() > FEW {
-            return Ok(rustix::fs::syncfs(&self.parent.root)?);
+            return Ok(calls::syncfs(&self.parent.root)?);
         }
         for times in &self.journal.times {
             match self.parent.dir(&times.after.0) {

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{OFlags, Timestamps};
+use rustix::fs::{Mode, OFlags, Timestamps};
 use rustix::io::Errno;
 
 use super::Os;
@@ -22,7 +22,7 @@ use crate::layer::ledger::{self, BaseState, Ledger};
 use crate::layer::marks;
 use crate::names::RelPath;
 use crate::strategy::manifest;
-use crate::sys::{At, Stat, open_beneath, open_root};
+use crate::sys::{At, Stat, calls, open_beneath, open_root};
 
 pub(crate) fn settle(journal: &Journal, parent: &Parent) -> Result<()> {
     if journal.elsewhere {
@@ -137,18 +137,18 @@ fn rewrite_ledger(journal: &Journal, parent: &Parent, upper: &OwnedFd) -> Result
     }
     let fresh = work_path.join("ledger.new");
     crate::durable::sync_dir(&work_path)?;
-    match std::fs::create_dir(&fresh) {
-        Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(e).context(cannot, &fresh),
+    match calls::mkdir(&fresh, Mode::from_raw_mode(0o777)) {
+        Err(e) if e != Errno::EXIST => return Err(e).context(cannot, &fresh),
         _ => {}
     }
     let dir = open_root(&fresh).context(cannot, &fresh)?;
-    let _ = std::fs::remove_file(fresh.join(ledger::FILE));
+    let _ = calls::unlink(&fresh.join(ledger::FILE));
     let out = Ledger::open(&dir).context(cannot, &fresh)?;
     for (path, state) in &states {
         out.note(path, *state).context(cannot, &fresh)?;
     }
     out.sync().context(cannot, &fresh)?;
-    std::fs::rename(fresh.join(ledger::FILE), work_path.join(ledger::FILE)).context(cannot, &work_path)?;
-    std::fs::remove_dir(&fresh).context(cannot, &fresh)?;
+    calls::rename(&fresh.join(ledger::FILE), &work_path.join(ledger::FILE)).context(cannot, &work_path)?;
+    calls::rmdir(&fresh).context(cannot, &fresh)?;
     crate::durable::sync_dir(&work_path)
 }

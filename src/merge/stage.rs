@@ -27,7 +27,7 @@ use crate::copy;
 use crate::durable::fault;
 use crate::error::{Context, Error, Kind, Result};
 use crate::names::RelPath;
-use crate::sys::{At, Stat, Time, mount_id, open_beneath, open_root};
+use crate::sys::{At, Stat, Time, calls, mount_id, open_beneath, open_root};
 
 /// Where a stage may be, best first.
 pub(crate) fn places(parent: &Parent, store: &Path, key: &str) -> Vec<PathBuf> {
@@ -237,7 +237,7 @@ impl Layout {
         // One sync of the file system is cheaper than many of files, and dearer than a few.
         const FEW: usize = 16;
         if self.objects.len() + self.dirs.len() > FEW {
-            return Ok(rustix::fs::syncfs(super::changes::open_dir(stage)?)?);
+            return Ok(calls::syncfs(&super::changes::open_dir(stage)?)?);
         }
         let all = self.objects.iter().map(|(path, ..)| path).chain(self.dirs.iter().map(|(path, ..)| path));
         for path in all {
@@ -372,11 +372,7 @@ impl Builder<'_> {
     /// A file of this content, otherwise like one of the parent's.
     fn content(&self, path: &RelPath, bytes: &[u8], mode: u32, mtime: Option<Time>, like: &RelPath) -> Os<()> {
         entry(self.stage, path, |to| {
-            let fd = to.create(OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, 0o600)?;
-            let mut left = bytes;
-            while !left.is_empty() {
-                left = &left[rustix::io::write(&fd, left)?..];
-            }
+            calls::File::from(to.create(OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, 0o600)?).put(bytes)?;
             let fresh = to.stat()?;
             self.parent.with(like, |like| {
                 let mut stat = like.stat()?;

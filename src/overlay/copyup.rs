@@ -27,7 +27,7 @@ use crate::layer::ledger::{self, BaseState, Digest};
 use crate::layer::marks::{self, DirMarks, Origin};
 use crate::layer::tree::Layer;
 use crate::names::RelPath;
-use crate::sys::{At, Ident, Stat, Time, open_beneath};
+use crate::sys::{At, Ident, Stat, Time, calls, open_beneath};
 
 /// How often a copy is begun again because the original changed meanwhile.
 const TRIES: u32 = 5;
@@ -116,7 +116,7 @@ impl Overlay {
         let copy = match node.file_type() {
             FileType::RegularFile => Some(self.stage_file(&original, to, &origin, keep)?),
             FileType::Symlink => {
-                let target = rustix::fs::readlinkat(from, "", Vec::new())?;
+                let target = calls::readlinkat(from, "")?;
                 to.symlink(std::os::unix::ffi::OsStrExt::from_bytes(target.as_bytes()))?;
                 metadata(At::object(from), to, &shown)?;
                 None
@@ -146,24 +146,24 @@ impl Overlay {
             copy::file_data(from.as_fd(), copy.as_fd(), original.stat.size.min(keep))?;
         }
         // Before the permissions: an ordinary user cannot mark a read-only file.
-        rustix::fs::fsetxattr(&copy, marks::ORIGIN, &origin.encode(), XattrFlags::empty())?;
+        calls::fsetxattr(&copy, marks::ORIGIN, &origin.encode(), XattrFlags::empty())?;
         let mut mode = shown.mode & 0o7777;
         let ours = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         if (shown.uid, shown.gid) != ours {
             let (uid, gid) = (rustix::fs::Uid::from_raw(shown.uid), rustix::fs::Gid::from_raw(shown.gid));
-            match rustix::fs::fchown(&copy, Some(uid), Some(gid)) {
+            match calls::fchown(&copy, Some(uid), Some(gid)) {
                 Err(Errno::PERM) if ours.0 != 0 => mode &= !0o6000,
                 other => other?,
             }
         }
         let mut names = [0_u8; 1024];
-        match rustix::fs::flistxattr(from, &mut names) {
+        match calls::flistxattr(from, &mut names) {
             Ok(0) | Err(Errno::NOTSUP) => {}
             _ => copy::xattrs(At::object(from), At::object(&copy), marks::is_ours)?,
         }
-        rustix::fs::fchmod(&copy, rustix::fs::Mode::from_raw_mode(mode))?;
+        calls::fchmod(&copy, rustix::fs::Mode::from_raw_mode(mode))?;
         let times = Timestamps { last_access: shown.atime.into(), last_modification: shown.mtime.into() };
-        rustix::fs::futimens(&copy, &times)?;
+        calls::futimens(&copy, &times)?;
         Ok(copy)
     }
 
@@ -333,11 +333,10 @@ fn digest(original: &Original) -> Result<Option<Digest>> {
     let mut content = vec![0; usize::try_from(original.stat.size).map_err(|_| Errno::FBIG)?];
     let mut done = 0;
     while done < content.len() {
-        match rustix::io::pread(&original.fd, &mut content[done..], done as u64) {
+        match calls::pread(&original.fd, &mut content[done..], done as u64) {
             // Shorter by now: the check whether it stood still comes next.
             Ok(0) => return Ok(None),
             Ok(n) => done += n,
-            Err(Errno::INTR) => {}
             Err(e) => return Err(e),
         }
     }

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::fds::{Opened, Slot};
 use super::node::{FileState, Kind, Node, Place};
 use super::{Caller, Overlay, Result};
-use crate::sys::At;
+use crate::sys::{At, calls};
 
 impl Overlay {
     /// Reads from a file; short only at its end.
@@ -21,10 +21,9 @@ impl Overlay {
         let opened = self.opened(&self.node(node)?)?;
         let mut done = 0;
         while done < buffer.len() {
-            match rustix::io::pread(&*opened.fd, &mut buffer[done..], offset + done as u64) {
+            match calls::pread(&*opened.fd, &mut buffer[done..], offset + done as u64) {
                 Ok(0) => break,
                 Ok(n) => done += n,
-                Err(Errno::INTR) => {}
                 Err(e) => return Err(e),
             }
         }
@@ -40,10 +39,9 @@ impl Overlay {
         }
         let mut done = 0;
         while done < data.len() {
-            match rustix::io::pwrite(&*opened.fd, &data[done..], offset + done as u64) {
+            match calls::pwrite(&*opened.fd, &data[done..], offset + done as u64) {
                 Ok(0) => return Err(Errno::IO),
                 Ok(n) => done += n,
-                Err(Errno::INTR) => {}
                 // What is written is written: the rest will fail on its own, as on any file system.
                 Err(_) if done > 0 => break,
                 Err(e) => return Err(e),
@@ -55,7 +53,7 @@ impl Overlay {
     /// Sets the size. The kernel asks for it as part of `setattr`.
     pub(super) fn truncate(&self, node: &Arc<Node>, size: u64, kill_set_id: bool) -> Result<()> {
         let opened = self.opened_for_writing(node, size)?;
-        rustix::fs::ftruncate(&*opened.fd, size)?;
+        calls::ftruncate(&*opened.fd, size)?;
         if kill_set_id { self.clear_set_id(&opened) } else { Ok(()) }
     }
 
@@ -63,7 +61,7 @@ impl Overlay {
     pub fn fallocate(&self, caller: Caller, node: u64, offset: u64, len: u64, mode: i32) -> Result<()> {
         let flags = FallocateFlags::from_bits(mode as u32).ok_or(Errno::OPNOTSUPP)?;
         let opened = self.opened_for_writing(&self.node(node)?, u64::MAX)?;
-        rustix::fs::fallocate(&*opened.fd, flags, offset, len)?;
+        calls::fallocate(&*opened.fd, flags, offset, len)?;
         if caller.uid != 0 { self.clear_set_id(&opened) } else { Ok(()) }
     }
 
@@ -76,7 +74,7 @@ impl Overlay {
             _ => return Err(Errno::INVAL),
         };
         let opened = self.opened(&self.node(node)?)?;
-        let found = rustix::fs::seek(&*opened.fd, from)?;
+        let found = calls::seek(&*opened.fd, from)?;
         i64::try_from(found).map_err(|_| Errno::OVERFLOW)
     }
 
@@ -92,8 +90,7 @@ impl Overlay {
         let from = self.opened(&self.node(from)?)?;
         // The reply has 32 bits for the count; one page less than that keeps file systems that want alignment happy.
         let len = usize::try_from(len).unwrap_or(usize::MAX).min(0xffff_f000);
-        let copied =
-            rustix::fs::copy_file_range(&*from.fd, Some(&mut from_offset), &*to.fd, Some(&mut to_offset), len)?;
+        let copied = calls::copy_file_range(&*from.fd, Some(&mut from_offset), &*to.fd, Some(&mut to_offset), len)?;
         if caller.uid != 0 {
             self.clear_set_id(&to)?;
         }
@@ -118,10 +115,10 @@ impl Overlay {
                     return Ok(());
                 }
                 let opened = self.opened(&node)?;
-                return if data_only { rustix::fs::fdatasync(&*opened.fd) } else { rustix::fs::fsync(&*opened.fd) };
+                return if data_only { calls::fdatasync(&*opened.fd) } else { calls::fsync(&*opened.fd) };
             }
         };
-        rustix::fs::fsync(fd)
+        calls::fsync(&fd)
     }
 
     /// A descriptor that reads the file.

@@ -7,8 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -22,6 +21,7 @@ use super::{Invalidate, Overlay, Result};
 use crate::layer::resolve::LowerDir;
 use crate::layer::watch::{Change, DriftSink, Subscription};
 use crate::names::RelPath;
+use crate::sys::calls::File;
 use crate::sys::{At, Stat, Time};
 
 /// The record of drifted paths in the work area: one path as JSON a line.
@@ -116,9 +116,9 @@ impl Drift {
         }
         drop(paths);
         if let Some(record) = &self.record {
-            let mut line = serde_json::to_vec(path).expect("a path always serialises");
-            line.push(b'\n');
-            if let Err(e) = record.lock().write_all(&line) {
+            let text = serde_json::to_vec(path).expect("a path always serialises");
+            // A line of its own, also behind one that a killed writer or a full disk left torn.
+            if let Err(e) = record.lock().put(&[b"\n", &text[..], b"\n"].concat()) {
                 log::warn!("cannot record that {path:?} changed in the base: {e}");
             }
         }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use lru::LruCache;
-use rustix::fs::{Dir, FileType, OFlags};
+use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
 use super::node::Node;
@@ -22,6 +22,7 @@ use super::{DirEntry, Overlay, Result, Upper};
 use crate::layer::marks;
 use crate::layer::resolve::{LowerDir, upper_origin};
 use crate::names::Name;
+use crate::sys::calls::Dir;
 use crate::sys::{At, Stat};
 
 /// The offsets of `.` and `..`; names come after.

@@ -279,22 +279,22 @@ impl Overlay {
     /// Free and total space: of the upper, or of the top lower in a read-only file system.
     pub fn statfs(&self) -> Result<rustix::fs::StatVfs> {
         match &self.upper {
-            Some(upper) => rustix::fs::fstatvfs(&upper.root.fd),
-            None => rustix::fs::fstatvfs(&self.layers.read()[0].root),
+            Some(upper) => crate::sys::calls::fstatvfs(&upper.root.fd),
+            None => crate::sys::calls::fstatvfs(&self.layers.read()[0].root),
         }
     }
 
     /// The flags of the mount that the base is on.
     pub fn base_flags(&self) -> Result<rustix::fs::StatVfsMountFlags> {
         let layers = self.layers.read();
-        Ok(rustix::fs::fstatvfs(&layers[layers.len() - 1].root)?.f_flag)
+        Ok(crate::sys::calls::fstatvfs(&layers[layers.len() - 1].root)?.f_flag)
     }
 
     /// Makes everything written so far survive a power cut.
     pub fn sync_all(&self) -> Result<()> {
         let Some(upper) = &self.upper else { return Ok(()) };
         let root = crate::sys::reopen(upper.root.fd.as_fd(), rustix::fs::OFlags::RDONLY)?;
-        rustix::fs::syncfs(&root)
+        crate::sys::calls::syncfs(&root)
     }
 
     /// The upper, or `EROFS`.

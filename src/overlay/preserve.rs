@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use rustix::fs::{Dir, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::fds::Slot;
@@ -22,6 +22,7 @@ use crate::layer::preserved;
 use crate::layer::resolve::{LowerDir, see};
 use crate::layer::tree::Layer;
 use crate::names::RelPath;
+use crate::sys::calls::Dir;
 use crate::sys::{Ident, Stat, open_beneath};
 
 impl Overlay {

@@ -9,7 +9,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use rustix::fs::{Dir as DirStream, OFlags, RenameFlags, XattrFlags};
+use rustix::fs::{OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
 use super::fds::{Opened, Slot};
@@ -20,6 +20,7 @@ use crate::layer::ledger::BaseState;
 use crate::layer::marks;
 use crate::layer::resolve::Found;
 use crate::names::Name;
+use crate::sys::calls::Dir as DirStream;
 use crate::sys::{At, Stat, Time};
 
 impl Overlay {

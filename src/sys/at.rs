@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags, XattrFlags};
 use rustix::io::Errno;
 
+use super::calls;
 use super::stat::{Stat, statx};
 use crate::names::RelPath;
 
@@ -61,7 +62,7 @@ impl<'a> At<'a> {
         if self.name.is_empty() {
             return reopen(self.dir, flags);
         }
-        rustix::fs::openat(self.dir, self.name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::from_raw_mode(mode))
+        calls::openat(self.dir, self.name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::from_raw_mode(mode))
     }
 
     /// Opens it for reading without bumping its access time where that is allowed (owner or root).
@@ -74,37 +75,37 @@ impl<'a> At<'a> {
 
     /// The target of a symbolic link, as bytes.
     pub fn readlink(self) -> Result<OsString, Errno> {
-        Ok(OsString::from_vec(rustix::fs::readlinkat(self.dir, self.name, Vec::new())?.into_bytes()))
+        Ok(OsString::from_vec(calls::readlinkat(self.dir, self.name)?.into_bytes()))
     }
 
     /// Makes a directory.
     pub fn mkdir(self, mode: u32) -> Result<(), Errno> {
-        rustix::fs::mkdirat(self.dir, self.name, Mode::from_raw_mode(mode))
+        calls::mkdirat(self.dir, self.name, Mode::from_raw_mode(mode))
     }
 
     /// Makes a node of any type but directory and link; the type is in `mode`.
     pub fn mknod(self, mode: u32, rdev: u64) -> Result<(), Errno> {
-        rustix::fs::mknodat(self.dir, self.name, FileType::from_raw_mode(mode), Mode::from_raw_mode(mode), rdev)
+        calls::mknodat(self.dir, self.name, FileType::from_raw_mode(mode), Mode::from_raw_mode(mode), rdev)
     }
 
     /// Makes a symbolic link to `target`.
     pub fn symlink(self, target: &OsStr) -> Result<(), Errno> {
-        rustix::fs::symlinkat(target, self.dir, self.name)
+        calls::symlinkat(target, self.dir, self.name)
     }
 
     /// Gives this object a second name.
     pub fn link_to(self, to: At<'_>) -> Result<(), Errno> {
-        rustix::fs::linkat(self.dir, self.name, to.dir, to.name, AtFlags::empty())
+        calls::linkat(self.dir, self.name, to.dir, to.name, AtFlags::empty())
     }
 
     /// Removes a name that is not a directory.
     pub fn unlink(self) -> Result<(), Errno> {
-        rustix::fs::unlinkat(self.dir, self.name, AtFlags::empty())
+        calls::unlinkat(self.dir, self.name, AtFlags::empty())
     }
 
     /// Removes an empty directory.
     pub fn rmdir(self) -> Result<(), Errno> {
-        rustix::fs::unlinkat(self.dir, self.name, AtFlags::REMOVEDIR)
+        calls::unlinkat(self.dir, self.name, AtFlags::REMOVEDIR)
     }
 
     /// Renames it, replacing what is there.
@@ -114,30 +115,30 @@ impl<'a> At<'a> {
 
     /// Renames it as the flags say.
     pub fn rename_with(self, to: At<'_>, flags: RenameFlags) -> Result<(), Errno> {
-        rustix::fs::renameat_with(self.dir, self.name, to.dir, to.name, flags)
+        calls::renameat_with(self.dir, self.name, to.dir, to.name, flags)
     }
 
     /// Sets permission bits (never through a symbolic link, whose mode cannot be set: `EOPNOTSUPP`).
     pub fn chmod(self, mode: u32) -> Result<(), Errno> {
         if self.name.is_empty() {
-            return rustix::fs::chmod(proc_fd(self.dir), Mode::from_raw_mode(mode & 0o7777));
+            return calls::chmod(&proc_fd(self.dir), Mode::from_raw_mode(mode & 0o7777));
         }
         let fd = self.open(OFlags::PATH)?;
         if Stat::of(fd.as_fd())?.is_symlink() {
             return Err(Errno::OPNOTSUPP);
         }
-        rustix::fs::chmod(proc_fd(fd.as_fd()), Mode::from_raw_mode(mode & 0o7777))
+        calls::chmod(&proc_fd(fd.as_fd()), Mode::from_raw_mode(mode & 0o7777))
     }
 
     /// Sets owner and group where given.
     pub fn chown(self, uid: Option<u32>, gid: Option<u32>) -> Result<(), Errno> {
         let (uid, gid) = (uid.map(rustix::fs::Uid::from_raw), gid.map(rustix::fs::Gid::from_raw));
-        rustix::fs::chownat(self.dir, self.name, uid, gid, AtFlags::SYMLINK_NOFOLLOW | self.empty())
+        calls::chownat(self.dir, self.name, uid, gid, AtFlags::SYMLINK_NOFOLLOW | self.empty())
     }
 
     /// Sets access and change times; `UTIME_NOW` and `UTIME_OMIT` as in `utimensat(2)`.
     pub fn utimens(self, times: &rustix::fs::Timestamps) -> Result<(), Errno> {
-        rustix::fs::utimensat(self.dir, self.name, times, AtFlags::SYMLINK_NOFOLLOW | self.empty())
+        calls::utimensat(self.dir, self.name, times, AtFlags::SYMLINK_NOFOLLOW | self.empty())
     }
 
     /// An extended attribute; `None` where it is not set or the file system keeps none.
@@ -169,16 +170,16 @@ impl<'a> At<'a> {
     /// Sets an extended attribute.
     pub fn set_xattr(self, attribute: &OsStr, value: &[u8], flags: XattrFlags) -> Result<(), Errno> {
         match self.name.is_empty() {
-            true => rustix::fs::setxattr(self.proc_path(), attribute, value, flags),
-            false => rustix::fs::lsetxattr(self.proc_path(), attribute, value, flags),
+            true => calls::setxattr(&self.proc_path(), attribute, value, flags),
+            false => calls::lsetxattr(&self.proc_path(), attribute, value, flags),
         }
     }
 
     /// Removes an extended attribute; `ENODATA` where it is not set.
     pub fn remove_xattr(self, attribute: &OsStr) -> Result<(), Errno> {
         match self.name.is_empty() {
-            true => rustix::fs::removexattr(self.proc_path(), attribute),
-            false => rustix::fs::lremovexattr(self.proc_path(), attribute),
+            true => calls::removexattr(&self.proc_path(), attribute),
+            false => calls::lremovexattr(&self.proc_path(), attribute),
         }
     }
 
@@ -200,15 +201,15 @@ impl<'a> At<'a> {
 
     fn get_xattr_at(self, path: &Path, attribute: &OsStr, value: &mut [u8]) -> Result<usize, Errno> {
         match self.name.is_empty() {
-            true => rustix::fs::getxattr(path, attribute, value),
-            false => rustix::fs::lgetxattr(path, attribute, value),
+            true => calls::getxattr(path, attribute, value),
+            false => calls::lgetxattr(path, attribute, value),
         }
     }
 
     fn list_xattr_at(self, path: &Path, list: &mut [u8]) -> Result<usize, Errno> {
         match self.name.is_empty() {
-            true => rustix::fs::listxattr(path, list),
-            false => rustix::fs::llistxattr(path, list),
+            true => calls::listxattr(path, list),
+            false => calls::llistxattr(path, list),
         }
     }
 
@@ -230,12 +231,12 @@ fn proc_fd(fd: BorrowedFd<'_>) -> PathBuf {
 
 /// Opens the object behind an `O_PATH` descriptor for real.
 pub fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
-    rustix::fs::open(proc_fd(fd), flags | OFlags::CLOEXEC, Mode::empty())
+    calls::open(&proc_fd(fd), flags | OFlags::CLOEXEC, Mode::empty())
 }
 
 /// Opens a directory by an absolute or relative path, links followed, as the root of a layer or tree (`O_PATH`).
 pub fn open_root(path: &Path) -> Result<OwnedFd, Errno> {
-    rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+    calls::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
 /// Opens an object below `root`: no component may be a symbolic link, and the path cannot leave the root.
@@ -246,8 +247,8 @@ pub fn open_beneath(root: &impl AsFd, path: &RelPath, flags: OFlags) -> Result<O
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     loop {
         // EAGAIN: a rename elsewhere raced with the walk; the manual page says to try again.
-        match rustix::fs::openat2(root, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
-            Err(Errno::AGAIN | Errno::INTR) => {}
+        match calls::openat2(root, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
+            Err(Errno::AGAIN) => {}
             other => return other,
         }
     }

@@ -2,11 +2,14 @@
 //!
 //! [`At`] is an entry named by a directory descriptor and one name: every call on it is confined to that directory and
 //! never follows a final symbolic link. [`Stat`] is what `statx` says, birth time included. [`mounts`] reads what is mounted where.
-//! [`cell`] runs a command in namespaces of its own.
+//! [`cell`] runs a command in namespaces of its own. What reads and writes trees goes through [`calls`], where tests can
+//! make any of it fail, by [`fault`].
 
 mod at;
+pub mod calls;
 #[allow(unsafe_code, reason = "cloning and executing, with a word on each block")]
 pub mod cell;
+pub mod fault;
 mod memory;
 mod mounts;
 mod process;

@@ -115,14 +115,14 @@ impl Stat {
 /// The number of the mount that an object was reached through: what `rename(2)` and `link(2)` do not cross, even where
 /// both sides are on one file system. Zero before Linux 5.8.
 pub fn mount_id(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
-    let x = rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?;
+    let x = super::calls::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?;
     Ok(x.stx_mnt_id)
 }
 
 /// `statx` of a name in a directory, never following a final link; `flags` are added to that.
-pub(super) fn statx(dir: BorrowedFd<'_>, name: impl rustix::path::Arg, flags: AtFlags) -> Result<Stat, Errno> {
+pub(super) fn statx(dir: BorrowedFd<'_>, name: impl rustix::path::Arg + Copy, flags: AtFlags) -> Result<Stat, Errno> {
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-    let x = rustix::fs::statx(dir, name, flags | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT, wanted)?;
+    let x = super::calls::statx(dir, name, flags | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT, wanted)?;
     Ok(from_statx(&x))
 }
 

@@ -139,6 +139,34 @@ fn only_sys_is_unsafe() {
     assert!(stray.is_empty(), "outside of src/sys:\n{}", stray.join("\n"));
 }
 
+/// The folders whose calls tests can make fail, and the files in them that have no calls of their own but git's.
+const CORE: [&str; 5] = ["copy", "durable", "layer", "merge", "overlay"];
+const OF_GIT: [&str; 2] = ["merge/gitstep.rs", "merge/repository.rs"];
+
+#[test]
+fn the_core_reaches_the_kernel_by_one_way() {
+    let src = crate_dir().join("src");
+    let mut stray = Vec::new();
+    for file in CORE.iter().flat_map(|folder| rust_files(&src.join(folder))) {
+        let rel = file.strip_prefix(&src).expect("it was found there");
+        if rel.ends_with("tests.rs") || OF_GIT.iter().any(|name| rel == Path::new(name)) {
+            continue;
+        }
+        for (n, line) in code(&read(&file)) {
+            let raw = ["fs::", "io::"].iter().flat_map(|path| line.match_indices(path)).any(|(at, path)| {
+                let rest = &line[at + path.len()..];
+                let name: String = rest.chars().take_while(|c| c.is_ascii_lowercase() || *c == '_').collect();
+                let word = !line[..at].ends_with(|c: char| c.is_alphanumeric());
+                word && !matches!(name.as_str(), "" | "canonicalize") && rest[name.len()..].starts_with('(')
+            });
+            if raw || has_word(line, "fs::File") {
+                stray.push(format!("{}:{n}: {}", rel.display(), line.trim()));
+            }
+        }
+    }
+    assert!(stray.is_empty(), "use crate::sys::calls instead:\n{}", stray.join("\n"));
+}
+
 /// Where one of the words stands in a source outside of `src/home`.
 fn stray_words(home: &str, words: &[&str]) -> Vec<String> {
     let src = crate_dir().join("src");

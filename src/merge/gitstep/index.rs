@@ -2,12 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::fs;
-use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags};
 
 use super::super::Source;
 use super::super::compare::{self, skip};
@@ -17,6 +15,7 @@ use crate::copy;
 use crate::error::{Context, Result};
 use crate::names::RelPath;
 use crate::sys::At;
+use crate::sys::calls::{self, File};
 
 /// One change of the index.
 pub(super) struct IndexEdit {
@@ -74,8 +73,8 @@ impl Repository {
         if old.is_some() {
             let bytes = compare::read_all(from).context(cannot, &self.repo.top)?;
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-            let mut file = fs::File::from(to.create(flags, 0o600).context(cannot, &self.repo.top)?);
-            file.write_all(&bytes).context(cannot, &self.repo.top)?;
+            let mut file = File::from(to.create(flags, 0o600).context(cannot, &self.repo.top)?);
+            file.put(&bytes).context(cannot, &self.repo.top)?;
         }
         let mut input = Vec::new();
         for IndexEdit { mode, id, path } in edits {
@@ -151,16 +150,17 @@ fn lock_text(fork: &str) -> String {
 /// Takes the lock of the index, as git does.
 pub(super) fn lock_index(top: &Path, fork: &str) -> Result<()> {
     let path = top.join(".git/index.lock");
-    let file = fs::File::options().write(true).create_new(true).open(&path);
-    let mut file = file.context("cannot lock the index of the parent's repository by", &path)?;
-    file.write_all(lock_text(fork).as_bytes()).context("cannot write", &path)
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let file = calls::open(&path, flags, Mode::from_raw_mode(0o666));
+    let file = file.context("cannot lock the index of the parent's repository by", &path)?;
+    File::from(file).put(lock_text(fork).as_bytes()).context("cannot write", &path)
 }
 
 /// Lets go of the lock of the index, if it is ours.
 pub(crate) fn unlock_index(top: &Path, fork: &str) -> Result<()> {
     let path = top.join(".git/index.lock");
-    match fs::read(&path) {
-        Ok(text) if text == lock_text(fork).as_bytes() => fs::remove_file(&path).context("cannot remove", &path),
+    match File::read(&path) {
+        Ok(text) if text == lock_text(fork).as_bytes() => calls::unlink(&path).context("cannot remove", &path),
         _ => Ok(()),
     }
 }

@@ -9,7 +9,7 @@ use super::super::stage::entry;
 use super::{Replay, aside, move_new, point, set_attributes};
 use crate::error::{Context, Error, Result};
 use crate::names::RelPath;
-use crate::sys::{At, Stat, open_root};
+use crate::sys::{At, Stat, calls, open_root};
 
 impl Replay<'_> {
     /// Undoes what was taken of the steps and gives the fork back what was moved out of it; the journal is closed.
@@ -52,7 +52,7 @@ impl Replay<'_> {
                 .and_then(|dir| At::new(&dir, ".").utimens(&stamps));
             restored.context("cannot restore times in the fork's", path.as_path())?;
         }
-        rustix::fs::syncfs(open_dir(&upper).context("cannot open", &self.journal.upper)?)
+        calls::syncfs(&open_dir(&upper).context("cannot open", &self.journal.upper)?)
             .context("cannot sync the upper layer", &self.journal.upper)
     }
 

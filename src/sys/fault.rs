@@ -1,8 +1,11 @@
-//! Named fault points: places between two durable steps where a test can make the world stop.
+//! Named fault points: places between two durable steps, and system calls, where a test can make the world stop.
 //!
-//! In production a [`point`] is one relaxed load of an atomic. It wakes up when the process is started with
+//! In production a [`point`] or [`call`] is one relaxed load of an atomic. It wakes up when the process is started with
 //! [`VARIABLE`] (rules, see [`Rule`]) or [`LOG`] (a file that gets one line with the name of each point passed, so that
 //! tests count points rather than guess them), or inside [`scoped`] on the thread that called it.
+//!
+//! The names of calls begin with `sys.`. They are many, so they count, are logged and listed only where a rule speaks of
+//! them: `*` means every point, `sys.*` every call.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -11,6 +14,7 @@ use std::str::FromStr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use rustix::io::Errno;
 use rustix::process::{Signal, getpid, kill_process};
 
 /// The environment variable with the rules, separated by `;`.
@@ -33,12 +37,26 @@ pub enum Action {
     Pause,
     /// The point panics.
     Panic,
+    /// A call that moves bytes moves half of them; nothing else takes notice.
+    Short,
 }
+
+/// How a call that does not fail is to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// As asked for.
+    Whole,
+    /// For half of the bytes.
+    Short,
+}
+
+/// How the names of calls begin.
+const CALLS: &str = "sys.";
 
 /// One rule: `NAME:ACTION@N`, the action at the N-th hit (from 1) of a point of this name.
 ///
 /// `NAME` may end in `*` (any point that begins so; the hits of all of them count together). `ACTION` is `kill`, `pause`,
-/// `panic` or `fail=ERRNO` (a number). `@N` may be `@*`: every hit; without it the first.
+/// `panic`, `short` or `fail=ERRNO` (a number). `@N` may be `@*`: every hit; without it the first.
 #[derive(Debug)]
 pub struct Rule {
     name: String,
@@ -56,10 +74,14 @@ impl Rule {
         Self { name: name.to_owned(), prefix, action, nth, hits: AtomicU64::new(0) }
     }
 
+    fn of_calls(&self) -> bool {
+        self.name.starts_with(CALLS)
+    }
+
     /// What this rule wants done at this point; counts the hit.
     fn hit(&self, name: &str) -> Option<Action> {
         let fits = if self.prefix { name.starts_with(&self.name) } else { name == self.name };
-        if !fits {
+        if !fits || self.of_calls() != name.starts_with(CALLS) {
             return None;
         }
         let hit = self.hits.fetch_add(1, Ordering::Relaxed) + 1;
@@ -79,6 +101,7 @@ impl FromStr for Rule {
             None if action == "kill" => Action::Kill,
             None if action == "pause" => Action::Pause,
             None if action == "panic" => Action::Panic,
+            None if action == "short" => Action::Short,
             Some(("fail", errno)) => Action::Fail(errno.parse().map_err(|_| bad())?),
             _ => return Err(bad()),
         };
@@ -110,11 +133,17 @@ thread_local! {
 /// Only what a rule asks for.
 #[inline]
 pub fn point(name: &'static str) -> io::Result<()> {
-    if ARMED.load(Ordering::Relaxed) == 0 { Ok(()) } else { slow(name) }
+    if ARMED.load(Ordering::Relaxed) == 0 { Ok(()) } else { Ok(slow(name).map(drop)?) }
+}
+
+/// A system call that is about to be made, by a name that begins with `sys.`; costs as much as a [`point`].
+#[inline]
+pub(super) fn call(name: &'static str) -> Result<Outcome, Errno> {
+    if ARMED.load(Ordering::Relaxed) == 0 { Ok(Outcome::Whole) } else { slow(name) }
 }
 
 #[cold]
-fn slow(name: &'static str) -> io::Result<()> {
+fn slow(name: &'static str) -> Result<Outcome, Errno> {
     let global = GLOBAL.get_or_init(|| {
         let global = from_environment();
         let active = usize::from(!global.rules.is_empty() || global.log.is_some());
@@ -122,21 +151,24 @@ fn slow(name: &'static str) -> io::Result<()> {
         ARMED.fetch_add(active.wrapping_sub(UNREAD), Ordering::Relaxed);
         global
     });
-    if let Some(mut log) = global.log.as_ref() {
+    let counts = |rules: &[Rule]| !name.starts_with(CALLS) || rules.iter().any(Rule::of_calls);
+    if let Some(mut log) = global.log.as_ref().filter(|_| counts(&global.rules)) {
         // One write, appended: lines of several processes do not mix.
-        log.write_all(format!("{name}\n").as_bytes())?;
+        log.write_all(format!("{name}\n").as_bytes()).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
     }
     let scoped = SCOPE.with_borrow_mut(|scope| {
         let scope = scope.as_mut()?;
-        scope.passed.push(name);
+        if counts(&scope.rules) {
+            scope.passed.push(name);
+        }
         scope.rules.iter().filter_map(|rule| rule.hit(name)).last()
     });
     // Every rule counts the hit, also when another one acts.
     let action = global.rules.iter().filter_map(|rule| rule.hit(name)).last().or(scoped);
-    action.map_or(Ok(()), act)
+    action.map_or(Ok(Outcome::Whole), act)
 }
 
-fn act(action: Action) -> io::Result<()> {
+fn act(action: Action) -> Result<Outcome, Errno> {
     match action {
         Action::Kill => {
             kill_process(getpid(), Signal::KILL)?;
@@ -145,9 +177,10 @@ fn act(action: Action) -> io::Result<()> {
                 std::thread::park();
             }
         }
-        Action::Pause => Ok(kill_process(getpid(), Signal::STOP)?),
+        Action::Pause => kill_process(getpid(), Signal::STOP).map(|()| Outcome::Whole),
         Action::Panic => panic!("a fault rule asks for it"),
-        Action::Fail(errno) => Err(io::Error::from_raw_os_error(errno)),
+        Action::Fail(errno) => Err(Errno::from_raw_os_error(errno)),
+        Action::Short => Ok(Outcome::Short),
     }
 }
 
