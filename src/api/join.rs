@@ -90,6 +90,7 @@ pub fn source(store: &Store, record: &Record) -> Result<Source> {
     let open = if record.strategy == Way::Overlay { Source::open } else { Source::open_copy };
     let mut source = open(&dir, id, name, path, record.base.path.clone(), record.created_at)?;
     source.base_ref.clone_from(&record.base_ref);
+    source.hide.clone_from(&record.hide);
     source.layers = record.site(store.root(), &dir).layers;
     Ok(source)
 }

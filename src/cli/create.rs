@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::output::{self, Context};
 use crate::error::{Error, Kind, Result};
 use crate::fork::{Created, Forks, Id, Label, Owner, Request, Store, status, trash};
-use crate::strategy::{Progress, Symlinks, Way, Wishes};
+use crate::strategy::{Hide, Progress, Symlinks, Way, Wishes};
 
 /// Arguments of `create`.
 #[derive(Args)]
@@ -134,7 +134,12 @@ impl Create {
             Links::Confine => Symlinks::Confine,
             Links::Skip => Symlinks::Skip,
         };
-        let wishes = Wishes { symlinks, dirty: self.dirty, progress: progress(), ..Wishes::default() };
+        let wishes = Wishes {
+            hide: Hide { symlinks, ..Hide::default() },
+            dirty: self.dirty,
+            progress: progress(),
+            ..Wishes::default()
+        };
         Ok(Request { base: self.base, id, label, agent: self.agent, owner, strategy, wishes, keep: self.keep })
     }
 }

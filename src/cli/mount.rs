@@ -24,6 +24,7 @@ use signal_hook::iterator::Signals;
 use super::output;
 use crate::error::{Context, Error, Kind, Result};
 use crate::fuse::{self, Session};
+use crate::layer::hidden::Hidden;
 use crate::layer::watch::Watch;
 use crate::overlay::{Config, FdCache, Lower, Overlay};
 use crate::sys::{Stat, open_root};
@@ -183,6 +184,7 @@ fn mount(point: &Path, words: Words, source: Option<OsString>) -> Result<(Sessio
         watch: watch.clone(),
         fds: FdCache::new(FDS),
         created: None,
+        hidden: Hidden::default(),
     };
     let overlay = Overlay::new(config).context("cannot put the layers together for", point)?;
     Ok((Session::mount(overlay, point, &options)?, watch))

@@ -10,6 +10,7 @@ use std::os::fd::AsFd;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::names::RelPath;
@@ -55,31 +56,44 @@ fn into_tree(root: &Path, target: &Path) -> Option<RelPath> {
 ///
 /// A link that leads nowhere is judged by its text from the place on where nothing is any more; a loop stays inside.
 pub fn leads_outside(root_fd: &impl AsFd, root: &Path, link: &RelPath, target: &OsStr) -> bool {
+    let look = |path: &RelPath| Ok(read_link(root_fd, path));
+    leads_outside_of(root, link, target, &look).unwrap_or(true)
+}
+
+/// As [`leads_outside`], of a tree in which `read_link` gives the target of the link at a path, and `None` for anything
+/// else, or nothing. Fails as that does.
+pub fn leads_outside_of(
+    root: &Path,
+    link: &RelPath,
+    target: &OsStr,
+    read_link: &dyn Fn(&RelPath) -> Result<Option<OsString>, Errno>,
+) -> Result<bool, Errno> {
     let mut here: Vec<OsString> = link.parent().unwrap_or_default().as_path().iter().map(OsStr::to_os_string).collect();
     let mut todo = VecDeque::new();
     if !enqueue(root, target, &mut here, &mut todo) {
-        return true;
+        return Ok(true);
     }
     let mut links = 0;
     while let Some(name) = todo.pop_front() {
         if name == ".." {
             if here.pop().is_none() {
-                return true;
+                return Ok(true);
             }
             continue;
         }
         here.push(name);
-        let Some(next) = read_link(root_fd, &here) else { continue };
+        let Some(path) = RelPath::new(&here.iter().collect::<PathBuf>()) else { return Ok(true) };
+        let Some(next) = read_link(&path)? else { continue };
         links += 1;
         if links > MAX_LINKS {
-            return false;
+            return Ok(false);
         }
         here.pop();
         if !enqueue(root, &next, &mut here, &mut todo) {
-            return true;
+            return Ok(true);
         }
     }
-    false
+    Ok(false)
 }
 
 /// Puts the components of a link target in front of what is still to be resolved. False where it is absolute and
@@ -104,8 +118,7 @@ fn enqueue(root: &Path, target: &OsStr, here: &mut Vec<OsString>, todo: &mut Vec
 }
 
 /// The target of the object at `path` if it is a link; `None` for anything else, or nothing.
-fn read_link(root: &impl AsFd, path: &[OsString]) -> Option<OsString> {
-    let path = RelPath::new(&path.iter().collect::<PathBuf>())?;
+fn read_link(root: &impl AsFd, path: &RelPath) -> Option<OsString> {
     let fd = open_beneath(root, &path.parent()?, OFlags::PATH | OFlags::DIRECTORY).ok()?;
     let entry = At::new(&fd, path.file_name()?);
     if entry.stat().is_ok_and(|s: Stat| s.is_symlink()) { entry.readlink().ok() } else { None }

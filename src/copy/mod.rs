@@ -12,6 +12,6 @@ mod tree;
 mod walk;
 
 pub use data::{Method, file_data, file_data_watched, reflink};
-pub use links::{Symlinks, leads_outside, retarget};
+pub use links::{Symlinks, leads_outside, leads_outside_of, retarget};
 pub use meta::{metadata, owner, permissions, times, xattrs};
 pub use tree::{Options, Progress, Report, default_threads, tree};

@@ -26,8 +26,8 @@ pub struct Options<'a> {
     pub reflink: bool,
     /// What becomes of symbolic links.
     pub symlinks: Symlinks,
-    /// Paths for which this says so are left out, with everything below them.
-    pub skip: &'a (dyn Fn(&RelPath) -> bool + Sync),
+    /// Objects for which this says so are left out, with everything below them.
+    pub skip: &'a (dyn Fn(&RelPath, &Stat) -> bool + Sync),
     /// How many threads copy.
     pub threads: usize,
     /// Told how far it is, now and then and from any thread; breaking off cancels the copy.
@@ -141,7 +141,7 @@ mod tests {
             root,
             reflink: true,
             symlinks: Symlinks::Keep,
-            skip: &|_| false,
+            skip: &|_, _| false,
             threads: 4,
             watch: &|_| ControlFlow::Continue(()),
             observe: &|_, _, _| {},

@@ -197,15 +197,15 @@ impl<'a> Walk<'a> {
 
     fn entry(&self, dir: &Arc<Dir>, name: &OsStr) -> Result<()> {
         let path = dir.path.join(name);
-        if (self.options.skip)(&path) {
-            return Ok(());
-        }
         let (from, to) = dir.entry(name);
         let stat = match from.try_stat() {
             Ok(Some(stat)) => stat,
             Ok(None) => return Ok(()),
             Err(e) => return Err(Error::io("cannot look at", e).at(place(self.options, &path))),
         };
+        if (self.options.skip)(&path, &stat) {
+            return Ok(());
+        }
         if !stat.is_dir() {
             return self.objects.copy(dir, name, &path, &stat);
         }

@@ -15,7 +15,7 @@ use super::{Base, Id, Label, Owner, Record, State, Store, base, find, now, origi
 use crate::durable::{FileLock, Wait, fault, sync_dir};
 use crate::error::{Context, Error, Kind, Result};
 use crate::server::Client;
-use crate::strategy::{self, Symlinks, Way, Wishes};
+use crate::strategy::{self, Hide, Symlinks, Way, Wishes};
 
 /// How long to wait for another command that is at the same fork, or that makes one.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
@@ -177,7 +177,7 @@ impl Forks {
             wanted: request.strategy,
             dirty: request.wishes.dirty,
             refusals: vec![],
-            symlinks: request.wishes.symlinks,
+            hide: request.wishes.hide.clone(),
             private_mount: request.wishes.private_mount,
             owner: request.owner.clone(),
             created_at: at,
@@ -224,9 +224,7 @@ impl Forks {
                 format!("made as a {}: {} is not possible here: {}", chosen.way, refusal.strategy, refusal.reason);
             record.advisories.push(what);
         }
-        if record.symlinks == Symlinks::Skip {
-            record.advisories.push("symbolic links of the base are left out, as asked".into());
-        }
+        record.advisories.extend(left_out(&record.hide));
         record.refusals = chosen.refusals;
         record.enter(State::Live, dir)?;
         fault_point("fork.live")
@@ -345,6 +343,19 @@ impl Forks {
         fault_point("fork.trashed")?;
         self.drop_layers(&locked.record.base)
     }
+}
+
+/// The sentence about what of the base is left out, as asked.
+fn left_out(hide: &Hide) -> Option<String> {
+    let links = match hide.symlinks {
+        Symlinks::Keep => None,
+        Symlinks::Confine => Some("symbolic links that lead out of the base"),
+        Symlinks::Skip => Some("symbolic links of the base"),
+    };
+    let patterns = (!hide.exclude.is_empty()).then(|| format!("what fits {}", hide.exclude.join(", ")));
+    let what: Vec<&str> = links.into_iter().chain(patterns.as_deref()).collect();
+    let what = (!what.is_empty()).then(|| what.join(" and "))?;
+    Some(format!("left out, as asked: {what}; git takes what it tracks of that for deleted"))
 }
 
 /// A place where tests may fail, pause or kill.

@@ -13,7 +13,7 @@ use super::{Id, Label, Owner, journal, preserved};
 use crate::durable::{self, read_record, write_record};
 use crate::error::{Context, Error, Kind, Result};
 use crate::names::RelPath;
-use crate::strategy::{Refusal, Site, Symlinks, Way};
+use crate::strategy::{Hide, Refusal, Site, Way};
 use crate::sys::{Ident, Stat, Time, open_root};
 
 /// The name of the record in a fork's directory.
@@ -134,8 +134,9 @@ pub struct Record {
     pub dirty: bool,
     /// Which better ways were passed over, and why.
     pub refusals: Vec<Refusal>,
-    /// What is done with symbolic links.
-    pub symlinks: Symlinks,
+    /// What it leaves out of the base.
+    #[serde(flatten)]
+    pub hide: Hide,
     /// Nothing is mounted in the store: whoever uses the fork mounts it in a namespace of its own.
     #[serde(default)]
     pub private_mount: bool,
@@ -210,7 +211,7 @@ impl Record {
             dir: dir.to_path_buf(),
             id: self.id.to_string(),
             created: self.created_at,
-            symlinks: self.symlinks,
+            hide: self.hide.clone(),
             private_mount: self.private_mount,
         }
     }
@@ -254,7 +255,7 @@ pub(super) mod tests {
             wanted: None,
             dirty: false,
             refusals: vec![],
-            symlinks: Symlinks::Keep,
+            hide: Hide::default(),
             private_mount: false,
             owner: Owner::current().expect("own stat"),
             created_at: now(),

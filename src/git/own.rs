@@ -249,7 +249,7 @@ fn copy_dir(from: &Path, to: &Path, reflink: bool, skip: &(dyn Fn(&RelPath) -> b
         root: from,
         reflink,
         symlinks: Symlinks::Keep,
-        skip,
+        skip: &|path, _| skip(path),
         threads: copy::default_threads(),
         watch: &|_| ControlFlow::Continue(()),
         observe: &|_, _, _| {},

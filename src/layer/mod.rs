@@ -3,7 +3,9 @@
 //! The upper is the kernel's overlay format with `user.overlay.*` attributes ([`marks`]), so that the kernel's overlay
 //! or fuse-overlayfs can read it; what goes beyond that format is drawn in `docs/format.md`. [`ledger`] remembers the
 //! state in which the fork found each base object that it changed or hid: a merge compares the parent against it.
+//! [`hidden`] says which names of the base a fork does not show at all.
 
+pub mod hidden;
 pub mod index;
 pub mod ledger;
 pub mod marks;

@@ -4,13 +4,14 @@
 //! the lower directories of its name (or of its redirect) unless it is opaque. The lowers follow, top first; a
 //! directory merges with the directories below it until something else stands in the way.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::OFlags;
+use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
+use super::hidden::Hidden;
 use super::marks::{self, DirMarks, Origin};
 use super::origins::Origins;
 use super::tree::Layer;
@@ -77,6 +78,8 @@ pub struct Scope<'a> {
     pub layers: &'a [Arc<Layer>],
     /// Opens a lower directory, checked to be the one that was found.
     pub open: &'a dyn Fn(&LowerDir) -> Result<Arc<OwnedFd>, Errno>,
+    /// Which names of the lowers are not shown.
+    pub hidden: &'a Hidden,
 }
 
 impl Scope<'_> {
@@ -108,6 +111,18 @@ impl Scope<'_> {
 
     /// What `name` means in the lowers alone: what the upper hides, or would show without its own entry.
     pub fn find_below(&self, name: &OsStr) -> Result<Option<Found>, Errno> {
+        let Some(found) = self.merged_below(name)? else { return Ok(None) };
+        Ok(if self.is_hidden(name, found.file_type())? { None } else { Some(found) })
+    }
+
+    /// Whether an entry of the lowers, of this type, is one that is not shown.
+    pub fn is_hidden(&self, name: &OsStr, kind: FileType) -> Result<bool, Errno> {
+        // The first lower has the name that the directory had when the fork was made.
+        let Some(first) = self.lowers.first().filter(|_| !self.hidden.is_nothing()) else { return Ok(false) };
+        self.hidden.hides(&first.path.join(name), kind, &|path| link_at(self.layers, path))
+    }
+
+    fn merged_below(&self, name: &OsStr) -> Result<Option<Found>, Errno> {
         let mut dirs: Vec<LowerDir> = Vec::new();
         let mut top = None;
         let mut redirect: Option<RelPath> = None;
@@ -145,6 +160,36 @@ impl Scope<'_> {
         }
         Ok(top.is_some().then_some(Found::Dir { upper: None, lowers: dirs, top }))
     }
+}
+
+impl Found {
+    fn file_type(&self) -> FileType {
+        match self {
+            Found::Upper { stat, .. } | Found::Lower { stat, .. } => stat.file_type(),
+            Found::Dir { .. } => FileType::Directory,
+        }
+    }
+}
+
+/// The target of the symbolic link at a path of the lower layers as they merge; `None` for anything else, or nothing.
+fn link_at(layers: &[Arc<Layer>], path: &RelPath) -> Result<Option<OsString>, Errno> {
+    let open =
+        |dir: &LowerDir| open_beneath(&dir.layer.root, &dir.path, OFlags::PATH | OFlags::DIRECTORY).map(Arc::new);
+    let (mut lowers, _) = dirs_at(layers, &RelPath::root())?;
+    let mut names = path.as_path().iter().peekable();
+    while let Some(name) = names.next() {
+        let scope = Scope { upper: None, lowers: &lowers, layers, open: &open, hidden: &Hidden::default() };
+        match scope.merged_below(name)? {
+            Some(Found::Dir { lowers: below, .. }) => lowers = below,
+            Some(Found::Lower { layer, path, stat }) if stat.is_symlink() && names.peek().is_none() => {
+                let dir =
+                    open_beneath(&layer.root, &path.parent().unwrap_or_default(), OFlags::PATH | OFlags::DIRECTORY)?;
+                return At::new(&dir, path.file_name().unwrap_or_default()).readlink().map(Some);
+            }
+            _ => return Ok(None),
+        }
+    }
+    Ok(None)
 }
 
 /// The origin of a non-directory in the upper, from its attribute or from the table of those that carry none.

@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use super::Os;
 use super::Source;
 use crate::error::{Context, Result};
+use crate::layer::hidden::Hidden;
 use crate::layer::ledger::{self, BaseState};
 use crate::layer::marks::{self, DirMarks};
 use crate::names::RelPath;
@@ -89,20 +90,44 @@ pub(crate) struct Changes {
 #[derive(Debug, Default)]
 pub(crate) struct Past {
     ledger: HashMap<RelPath, BaseState>,
+    /// Beyond what was noted; `None` where that is everything.
+    rest: Option<Rest>,
+}
+
+/// What a fork was able to see of its base without noting it.
+#[derive(Debug)]
+struct Rest {
+    /// When the fork was made.
     created: Time,
+    /// What it was not shown.
+    hidden: Hidden,
+    /// The root of the base.
+    base: OwnedFd,
 }
 
 impl Past {
-    /// The memory of a fork that was made at this time and noted these states.
-    pub(crate) fn new(ledger: HashMap<RelPath, BaseState>, created: Time) -> Self {
-        Self { ledger, created }
+    /// The memory of a fork that noted the state of all that it got.
+    pub(crate) fn whole(states: HashMap<RelPath, BaseState>) -> Self {
+        Self { ledger: states, rest: None }
     }
 
     /// The state of a base path when the fork covered it. `present` is what stands there now: it counts where nothing
-    /// was noted and it is older than the fork.
+    /// was noted, it is older than the fork, and the fork was shown it.
     pub(crate) fn was(&self, lower: &RelPath, present: Option<&Stat>) -> Option<BaseState> {
-        let old = || present.filter(|stat| stat.ctime <= self.created).map(BaseState::from);
-        self.ledger.get(lower).copied().or_else(old)
+        let old = |stat: &&Stat| {
+            self.rest.as_ref().is_some_and(|rest| stat.ctime <= rest.created) && !self.hides(lower, stat)
+        };
+        self.ledger.get(lower).copied().or_else(|| present.filter(old).map(BaseState::from))
+    }
+
+    /// Whether the fork is not shown such an object of the base at this path.
+    fn hides(&self, lower: &RelPath, stat: &Stat) -> bool {
+        self.rest.as_ref().is_some_and(|rest| rest.hidden.covers(&rest.base, lower, stat.file_type()))
+    }
+
+    /// Whether the fork might not be shown such an object of the base at this path.
+    pub(crate) fn may_hide(&self, path: &RelPath, stat: &Stat) -> bool {
+        self.rest.as_ref().is_some_and(|rest| rest.hidden.may_cover(path, stat.file_type()))
     }
 }
 
@@ -112,7 +137,9 @@ pub(crate) fn read(source: &Source, base: &OwnedFd) -> Result<Changes> {
         return super::copied::read(source, manifest);
     }
     let ledger = ledger::read(&source.work).context("cannot read the ledger of the fork", &source.path)?;
-    let past = Past { ledger, created: source.created };
+    let hidden = source.hide.of(&source.base)?;
+    let base_root = base.try_clone().context("cannot hold on to", &source.base)?;
+    let past = Past { ledger, rest: Some(Rest { created: source.created, hidden, base: base_root }) };
     let mut walk = Walk { base, past, list: Vec::new(), moved: HashSet::new() };
     walk.everything(source).context("cannot read the changes of the fork", &source.path)?;
     if let Some(prepared) = source.prepared()? {
@@ -274,10 +301,11 @@ impl Walk<'_> {
             return Ok(());
         }
         let device = Stat::of(self.base.as_fd())?.dev;
-        let mut found = Vec::new();
+        let (mut found, past) = (Vec::new(), &self.past);
         scan(self.base, &RelPath::root(), device, &mut |path, stat| {
             if let Some((ident, name, data)) = wanted.get(&stat.ino)
                 && *ident == stat.ident()
+                && !past.hides(&path, stat)
             {
                 found.push((path, BaseState::from(stat), name.clone(), *data));
             }

@@ -32,7 +32,7 @@ pub(crate) fn read(source: &Source, manifest: &Manifest) -> Result<Changes> {
         list.extend(change(difference));
     }
     let states = manifest.entries.iter().map(|(path, pair)| (path.clone(), pair.base)).collect();
-    Ok(Changes { list, past: Past::new(states, source.created) })
+    Ok(Changes { list, past: Past::whole(states) })
 }
 
 fn change(difference: Difference) -> Option<Change> {

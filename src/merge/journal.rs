@@ -142,6 +142,9 @@ pub(crate) struct Settle {
     pub(crate) moves: Vec<(RelPath, RelPath)>,
     /// Objects and whiteouts of the upper that the parent has by now, or something that holds both sides.
     pub(crate) trim: Vec<RelPath>,
+    /// Objects of the upper that the parent has by now, but that the fork would not be shown there.
+    #[serde(default)]
+    pub(crate) stay: Vec<RelPath>,
     /// Directories of the upper through which the parent's may show again.
     pub(crate) open: Vec<RelPath>,
 }

@@ -43,6 +43,7 @@ pub use plan::{Action, Conflict, Entry, LeftOut, ObjectType, Omission, Plan};
 pub use table::{Ours, Reason, Theirs, Verdict, verdict};
 
 use crate::error::{Context, Result};
+use crate::layer::hidden::Hide;
 use crate::names::RelPath;
 use crate::strategy::manifest::{Manifest, PREPARED};
 use crate::sys::{At, Time, open_beneath, open_root};
@@ -73,6 +74,8 @@ pub struct Source {
     pub base_ref: Option<String>,
     /// The preserved layers that the fork reads through, top first.
     pub layers: Vec<PathBuf>,
+    /// What of the base it does not show.
+    pub hide: Hide,
     /// For a copy: what it was made from.
     pub manifest: Option<Manifest>,
 }
@@ -93,6 +96,7 @@ impl Source {
             created,
             base_ref: None,
             layers: Vec::new(),
+            hide: Hide::default(),
             manifest: None,
         })
     }
@@ -111,6 +115,7 @@ impl Source {
             created,
             base_ref: None,
             layers: Vec::new(),
+            hide: Hide::default(),
             manifest: Some(Manifest::read(&work)?),
         })
     }

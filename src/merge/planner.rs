@@ -147,9 +147,12 @@ impl<'a> Planner<'a> {
         path.parent().is_some_and(|parent| self.fresh.contains(&parent))
     }
 
-    /// What the parent has by now needs no place in the upper of a fork that lives on.
-    fn trim(&mut self, path: &RelPath) {
-        self.plan.settle.trim.push(path.clone());
+    /// What the parent has by now needs no place in the upper of a fork that lives on, but for what it would not be shown
+    /// there.
+    fn trim_put(&mut self, path: &RelPath, put: &Put) {
+        let settle = &mut self.plan.settle;
+        let list = if self.changes.past.may_hide(path, &put.stat) { &mut settle.stay } else { &mut settle.trim };
+        list.push(path.clone());
     }
 
     fn put(&mut self, change: &Change, put: &Put, found: Found) -> Result<()> {
@@ -166,7 +169,7 @@ impl<'a> Planner<'a> {
             && !self.has_new_names(put)
             && self.same(put, path, lower, there).map_err(failed(path))?
         {
-            self.trim(path);
+            self.trim_put(path, put);
             return Ok(());
         }
         let ours = match &change.was {
@@ -239,7 +242,7 @@ impl<'a> Planner<'a> {
             entry.from = renamed_from;
             entry.present.clone_from(&change.lower);
         }
-        self.trim(&change.path);
+        self.trim_put(&change.path, put);
         self.plan.steps.push(Step::Put { path: change.path.clone(), over, make });
     }
 
@@ -249,11 +252,11 @@ impl<'a> Planner<'a> {
         let combiner = Combiner { source, parent, elsewhere, repository: self.repository };
         match combiner.combine(change, put, was, lower, &there).map_err(failed(&change.path))? {
             Combined::Nothing => {
-                self.trim(&change.path);
+                self.trim_put(&change.path, put);
                 Ok(())
             }
             Combined::Put { make, action, mode } => {
-                self.trim(&change.path);
+                self.trim_put(&change.path, put);
                 self.entry(change.path.clone(), action, &put.stat, Some(there.mode), Some(mode));
                 if let Some(entry) = self.plan.entries.last_mut() {
                     entry.present.clone_from(&change.lower);

@@ -128,6 +128,12 @@ fn rewrite_ledger(journal: &Journal, parent: &Parent, upper: &OwnedFd) -> Result
     for path in &journal.settle.trim {
         states.remove(path);
     }
+    for path in &journal.settle.stay {
+        match parent.look(path).context(cannot, path.as_path())?.stat() {
+            Some(stat) => drop(states.insert(path.clone(), BaseState::from(&stat))),
+            None => drop(states.remove(path)),
+        }
+    }
     for path in &journal.settle.open {
         let kept = open_beneath(upper, path, OFlags::PATH | OFlags::DIRECTORY).is_ok();
         match parent.look(path).context(cannot, path.as_path())?.stat().filter(|_| kept) {

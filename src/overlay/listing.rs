@@ -295,7 +295,9 @@ impl Overlay {
                 }
                 kind = stat.file_type();
             }
-            listing.insert(name, entry.ino(), kind);
+            if !self.is_hidden(node, name, kind)? {
+                listing.insert(name, entry.ino(), kind);
+            }
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
-use rustix::fs::OFlags;
+use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
 use super::fds::{Opened, Slot};
@@ -83,6 +83,14 @@ impl Overlay {
         self.in_scope(parent, |scope| scope.find_below(name))
     }
 
+    /// Whether an entry that the lowers of the directory have, of this type, is not shown.
+    pub(super) fn is_hidden(&self, parent: &Arc<Node>, name: &OsStr, kind: FileType) -> Result<bool> {
+        if self.hidden.is_nothing() {
+            return Ok(false);
+        }
+        self.in_scope(parent, |scope| scope.is_hidden(name, kind))
+    }
+
     fn in_scope<T>(&self, parent: &Arc<Node>, look: impl FnOnce(&Scope<'_>) -> Result<T>) -> Result<T> {
         let dir = parent.dir()?;
         let (upper, attribute_whiteouts, lowers) = {
@@ -99,6 +107,7 @@ impl Overlay {
             lowers: &lowers,
             layers: &layers,
             open: &|lower| Ok(self.lower_dir(parent, lower)?.1),
+            hidden: &self.hidden,
         })
     }
 

@@ -46,6 +46,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno;
 
+use crate::layer::hidden::Hidden;
 use crate::layer::index::Index;
 use crate::layer::ledger::Ledger;
 use crate::layer::origins::Origins;
@@ -185,6 +186,8 @@ pub struct Config {
     /// When the fork was created (real time). With it the root of a new upper takes over the attributes of the base's
     /// root, and a base object changed since then counts as drift.
     pub created: Option<Time>,
+    /// Which names of the lowers are not shown.
+    pub hidden: Hidden,
 }
 
 /// For how long the kernel may believe what cannot change without us noticing.
@@ -207,6 +210,7 @@ pub struct Overlay {
     base_dev: u64,
     listings: Mutex<listing::Listings>,
     drift: drift::Drift,
+    hidden: Hidden,
     /// Attributes of objects that a merge is about to preserve.
     expected: RwLock<HashMap<Ident, Stat>>,
     /// Absolute paths of the base.
@@ -232,7 +236,7 @@ impl Overlay {
     ///
     /// `EINVAL` without a lower, or with an upper but no work area; `EXDEV` where the two are on different file systems.
     pub fn new(config: Config) -> Result<Arc<Self>> {
-        let Config { lowers, upper, work, watch, fds, created } = config;
+        let Config { lowers, upper, work, watch, fds, created, hidden } = config;
         let layers = lowers
             .into_iter()
             .map(|lower| Layer::new(lower.root, lower.marked, lower.watch && watch.is_some()).map(Arc::new))
@@ -260,6 +264,7 @@ impl Overlay {
             base_dev,
             listings: Mutex::default(),
             drift,
+            hidden,
             expected: RwLock::default(),
             bases: OnceLock::new(),
             retargeted: Mutex::default(),

@@ -11,6 +11,7 @@ use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
 use super::*;
+use crate::layer::hidden::Hide;
 use crate::sys::open_root;
 
 struct Fork {
@@ -27,6 +28,10 @@ fn open(path: &Path) -> OwnedFd {
 }
 
 fn mount(dir: &Path) -> Arc<Overlay> {
+    mount_hiding(dir, Hidden::default())
+}
+
+fn mount_hiding(dir: &Path, hidden: Hidden) -> Arc<Overlay> {
     for sub in ["upper", "work"] {
         fs::create_dir_all(dir.join(sub)).expect("room");
     }
@@ -39,6 +44,7 @@ fn mount(dir: &Path) -> Arc<Overlay> {
         watch: None,
         fds: FdCache::new(64),
         created,
+        hidden,
     })
     .expect("an overlay")
 }
@@ -384,4 +390,30 @@ fn the_ledger_has_the_name_that_was_covered() {
     let ledger = crate::layer::ledger::read(&open(&fork.dir.path().join("work"))).expect("written");
     let noted: Vec<_> = ledger.keys().map(|path| path.as_path().to_str().expect("plain")).collect();
     assert_eq!(noted, covered);
+}
+
+#[test]
+fn what_is_hidden_is_there_by_no_way() {
+    let fill = |base: &Path| {
+        for dir in ["d/target/x", "target"] {
+            fs::create_dir_all(base.join(dir)).expect("room");
+        }
+        fs::write(base.join("d/target/f"), "theirs").expect("room");
+        std::os::unix::fs::symlink("/etc", base.join("d/out")).expect("room");
+    };
+    let hide = Hide { symlinks: crate::copy::Symlinks::Confine, exclude: vec!["target/".into()] };
+    let mut fork = fork(fill);
+    fork.overlay = mount_hiding(fork.dir.path(), hide.of(Path::new("/b")).expect("patterns"));
+    assert_eq!(fork.names(""), ["d"]);
+    assert_eq!(fork.names("d"), Vec::<String>::new());
+    // Moved, it hides the same; and there is room for what the fork makes.
+    fork.rename(("", "d"), ("", "e")).expect("moves");
+    assert_eq!(fork.names("e"), Vec::<String>::new());
+    fork.overlay.mkdir(me(), fork.id("e"), OsStr::new("target"), 0o755, 0).expect("free");
+    assert_eq!(fork.names("e/target"), Vec::<String>::new());
+    assert_eq!(fork.entry("e/target/f").err(), Some(Errno::NOENT));
+    fork.overlay.rmdir(fork.id("e"), OsStr::new("target")).expect("empty");
+    assert!(!fork.upper("e/target").exists(), "no whiteout for what it never showed");
+    fork.overlay.rmdir(ROOT, OsStr::new("e")).expect("empty to the fork");
+    assert!(fork.base("d/target/f").exists());
 }

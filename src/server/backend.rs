@@ -48,6 +48,7 @@ impl Fuse {
             watch: self.watch.clone(),
             fds: Arc::clone(&self.fds),
             created: Some(spec.created),
+            hidden: spec.hide.of(&spec.base)?,
         };
         let overlay = Overlay::new(config).context("cannot set up the overlay in", &spec.work)?;
         overlay.retarget(vec![spec.base.clone()]);

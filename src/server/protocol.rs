@@ -7,10 +7,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Kind};
+use crate::layer::hidden::Hide;
 use crate::sys::{Ident, Time};
 
 /// The version that both sides must speak.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// One overlay to be served.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +36,9 @@ pub struct MountSpec {
     pub point: PathBuf,
     /// When the fork was made.
     pub created: Time,
+    /// What of the base it leaves out.
+    #[serde(default)]
+    pub hide: Hide,
 }
 
 /// A preserved layer.

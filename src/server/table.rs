@@ -309,6 +309,7 @@ mod tests {
             work: "/w".into(),
             point: "/m".into(),
             created: Default::default(),
+            hide: Default::default(),
         }
     }
 

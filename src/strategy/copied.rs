@@ -59,11 +59,12 @@ pub(super) fn create(site: &Site, wishes: &Wishes, reflink: bool) -> Result<Made
 
 fn copy_tree(site: &Site, wishes: &Wishes, reflink: bool) -> Result<(Report, Seen)> {
     let seen = Mutex::new(Seen::new());
+    let hidden = site.hide.of(&site.base)?;
     let options = copy::Options {
         root: &site.base,
         reflink,
-        symlinks: site.symlinks,
-        skip: &|_| false,
+        symlinks: site.hide.symlinks,
+        skip: &|path, stat| hidden.excludes(path, stat.is_dir()),
         threads: copy::default_threads(),
         watch: &|progress| match &wishes.progress {
             Some(tell) => tell(progress.entries, progress.bytes),

@@ -26,6 +26,7 @@ pub use self::reflink::Reflink;
 pub use self::worktree::Worktree;
 pub use crate::copy::Symlinks;
 use crate::error::{Error, Kind, Result};
+pub use crate::layer::hidden::Hide;
 use crate::sys::{Ident, Time};
 
 /// The ways to make a fork.
@@ -95,8 +96,8 @@ pub type Progress = Arc<dyn Fn(u64, u64) -> ControlFlow<()> + Send + Sync>;
 /// How the caller wants the fork.
 #[derive(Clone, Default)]
 pub struct Wishes {
-    /// What to do with symbolic links.
-    pub symlinks: Symlinks,
+    /// What to leave out of the base.
+    pub hide: Hide,
     /// Bring the uncommitted changes over (worktree only).
     pub dirty: bool,
     /// Mount nothing: whoever uses the fork mounts it in a namespace of its own and hands the device to the server
@@ -124,8 +125,8 @@ pub struct Site {
     pub id: String,
     /// When the fork was made, by the real clock.
     pub created: Time,
-    /// What to do with symbolic links.
-    pub symlinks: Symlinks,
+    /// What it leaves out of the base.
+    pub hide: Hide,
     /// Its users mount it, each in a namespace of its own.
     pub private_mount: bool,
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 use super::manifest::{Manifest, PREPARED};
-use super::{Guarantees, Made, Site, Strategy, Symlinks, Way, Wishes, elsewhere};
+use super::{Guarantees, Made, Site, Strategy, Way, Wishes, elsewhere};
 use crate::error::{Context, Error, Kind, Result};
 use crate::fuse;
 use crate::git::own;
@@ -29,6 +29,7 @@ impl Overlay {
             work: site.work(),
             point: site.tree(),
             created: site.created,
+            hide: site.hide.clone(),
         }
     }
 }
@@ -49,10 +50,6 @@ impl Strategy for Overlay {
     }
 
     fn probe(&self, site: &Site) -> Result<()> {
-        if site.symlinks != Symlinks::Keep {
-            let what = "an overlay shows all symbolic links of its base";
-            return Err(Error::new(Kind::Unavailable, what).remedy("use --strategy reflink or copy"));
-        }
         fuse_is_there(site.private_mount)?;
         takes_marks(&site.dir)
     }

@@ -4,12 +4,15 @@
 //! are git's to make; `confine` and `skip` take those away that are not to be there.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::{Guarantees, Made, Site, Strategy, Symlinks, Way, Wishes};
-use crate::copy;
+use rustix::fs::FileType;
+
+use super::{Guarantees, Made, Site, Strategy, Way, Wishes};
 use crate::error::{Context, Error, Kind, Result};
 use crate::git::{Git, Repo, dirty, worktree};
+use crate::layer::hidden::Hidden;
 use crate::names::RelPath;
 use crate::sys::open_root;
 
@@ -48,9 +51,7 @@ impl Strategy for Worktree {
         if wishes.dirty {
             made.advisories.extend(dirty::bring(&Git::new(&repo)?, &fork)?);
         }
-        if site.symlinks != Symlinks::Keep {
-            thin_out(&tree, &fork, site.symlinks)?;
-        }
+        thin_out(&tree, &fork, &site.hide.of(&tree)?)?;
         Ok(made)
     }
 
@@ -80,32 +81,32 @@ fn locks(site: &Site) -> PathBuf {
     site.store.join("locks")
 }
 
-/// Takes away the links that the fork is not to have; git is told to overlook that.
-fn thin_out(tree: &Path, fork: &Git, symlinks: Symlinks) -> Result<()> {
+/// Takes away what the fork is not to have; git is told to overlook that.
+fn thin_out(tree: &Path, fork: &Git, hidden: &Hidden) -> Result<()> {
+    if hidden.is_nothing() {
+        return Ok(());
+    }
     let root = open_root(tree).context("cannot open", tree)?;
-    let mut hidden = Vec::new();
-    for path in links(fork)? {
+    let mut left_out = Vec::new();
+    let tracked = fork.run(["ls-files", "-z"])?;
+    for path in tracked.split(|&b| b == 0).filter_map(RelPath::from_bytes) {
         let place = tree.join(&path);
-        let Ok(target) = fs::read_link(&place) else { continue };
-        if symlinks == Symlinks::Skip || copy::leads_outside(&root, tree, &path, target.as_os_str()) {
-            fs::remove_file(&place).context("cannot remove", &place)?;
-            hidden.extend_from_slice(path.as_bytes());
-            hidden.push(0);
+        // A submodule is a directory; what of the index is not there need not be taken away.
+        let Ok(stat) = fs::symlink_metadata(&place) else { continue };
+        let kind = FileType::from_raw_mode(stat.mode());
+        if kind != FileType::Directory && hidden.covers(&root, &path, kind) {
+            left_out.push((place, path));
         }
     }
-    if !hidden.is_empty() {
-        fork.run_with(["update-index", "--skip-worktree", "-z", "--stdin"], &hidden)?;
+    // What a link leads through has to be there until all are judged.
+    let mut overlook = Vec::new();
+    for (place, path) in left_out {
+        fs::remove_file(&place).context("cannot remove", &place)?;
+        overlook.extend_from_slice(path.as_bytes());
+        overlook.push(0);
+    }
+    if !overlook.is_empty() {
+        fork.run_with(["update-index", "--skip-worktree", "-z", "--stdin"], &overlook)?;
     }
     Ok(())
-}
-
-/// The tracked links.
-fn links(fork: &Git) -> Result<Vec<RelPath>> {
-    let list = fork.run(["ls-files", "-z", "--stage"])?;
-    // `<mode> <object> <stage>\t<path>`
-    let path = |entry: &[u8]| {
-        let tab = entry.iter().position(|&b| b == b'\t')?;
-        entry.starts_with(b"120000 ").then(|| RelPath::from_bytes(&entry[tab + 1..]))?
-    };
-    Ok(list.split(|&b| b == 0).filter_map(path).collect())
 }

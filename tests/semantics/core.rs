@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use rustix::fs::FileType;
 use rustix::io::Errno;
+use treefork::layer::hidden::Hidden;
 use treefork::overlay::{Attr, Caller, Config, Entry, FdCache, Lookup, Lower, Overlay, ROOT, SetAttr, SetTime};
 use treefork::sys::{Time, open_root};
 
@@ -780,8 +781,15 @@ impl Forks for InProcess {
             let open = |path: &Path| open_root(path).expect("it was just made");
             let base = Lower { root: open(&site.base), marked: false, watch: false };
             let (upper, work) = (Some(open(&upper)), Some(open(&area)));
-            let config =
-                Config { lowers: vec![base], upper, work, watch: None, fds: Arc::clone(&fds), created: Some(start) };
+            let config = Config {
+                lowers: vec![base],
+                upper,
+                work,
+                watch: None,
+                fds: Arc::clone(&fds),
+                created: Some(start),
+                hidden: Hidden::default(),
+            };
             Overlay::new(config).expect("a base, an upper and a work area are all it takes")
         }));
     }

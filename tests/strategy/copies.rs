@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use treefork::strategy::manifest::Manifest;
-use treefork::strategy::{Copy, Made, Reflink, Site, Strategy, Symlinks, Wishes};
+use treefork::strategy::{Copy, Hide, Made, Reflink, Site, Strategy, Symlinks, Wishes};
 
 use super::{opened_by_git, site};
 use crate::common::{Env, Fs, Image, Look, Repo, Run, Shape, TempTree, Tree, assert_same, temp};
@@ -155,7 +155,10 @@ fn links_are_kept_confined_or_skipped() {
         (Symlinks::Skip, &["d"]),
     ];
     for (symlinks, names) in expected {
-        let site = Site { symlinks, ..site(&base, &tree.dir("store"), &format!("{symlinks:?}")) };
+        let site = Site {
+            hide: Hide { symlinks, ..Hide::default() },
+            ..site(&base, &tree.dir("store"), &format!("{symlinks:?}"))
+        };
         Copy.create(&site, &Wishes::default()).expect("made");
         let seen = Tree::at(&site.tree());
         let seen: Vec<&str> = seen.paths().skip(1).map(|path| path.to_str().expect("text")).collect();

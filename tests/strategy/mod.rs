@@ -2,13 +2,14 @@
 
 mod copies;
 mod elsewhere;
+mod hidden;
 mod merging;
 mod worktree;
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use treefork::strategy::{Site, Symlinks};
+use treefork::strategy::{Hide, Site};
 use treefork::sys::{Ident, Time};
 
 use crate::common::{Env, Run};
@@ -25,7 +26,7 @@ fn site(base: &Path, store: &Path, id: &str) -> Site {
         dir: std::fs::canonicalize(dir).expect("there"),
         id: id.into(),
         created: Time { sec: now.as_secs().cast_signed(), nsec: now.subsec_nanos() },
-        symlinks: Symlinks::Keep,
+        hide: Hide::default(),
         private_mount: false,
         layers: vec![],
     }

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use treefork::git::Repo as Found;
-use treefork::strategy::{Site, Strategy, Symlinks, Wishes, Worktree};
+use treefork::strategy::{Hide, Site, Strategy, Symlinks, Wishes, Worktree};
 
 use super::site;
 use crate::common::{Env, Look, Repo, Shape, assert_same};
@@ -66,7 +66,10 @@ fn links_as_asked_and_git_overlooks_it() {
     env.git(&base, ["add", "link/out"]);
     env.git(&base, ["commit", "-q", "-m", "a link that leads out"]);
     for (symlinks, left) in [(Symlinks::Keep, 4), (Symlinks::Confine, 3), (Symlinks::Skip, 0)] {
-        let site = Site { symlinks, ..site(&base, &env.dir("store"), &format!("{symlinks:?}")) };
+        let site = Site {
+            hide: Hide { symlinks, ..Hide::default() },
+            ..site(&base, &env.dir("store"), &format!("{symlinks:?}"))
+        };
         Worktree.create(&site, &Wishes::default()).expect("made");
         let links = fs::read_dir(site.tree().join("link")).map_or(0, Iterator::count);
         assert_eq!(links, left, "{symlinks:?}");

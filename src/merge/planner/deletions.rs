@@ -26,13 +26,13 @@ impl Planner<'_> {
                 return Ok(());
             }
             Found::Absent | Found::Blocked(_) => {
-                self.trim(&change.path);
+                self.plan.settle.trim.push(change.path.clone());
                 return Ok(());
             }
         };
         if self.delete(&change.path, lower, &stat, change.was.as_ref(), false)? {
             self.plan.steps.push(Step::Detach { path: lower.clone(), seen: stat });
-            self.trim(&change.path);
+            self.plan.settle.trim.push(change.path.clone());
         }
         Ok(())
     }
