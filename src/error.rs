@@ -141,9 +141,11 @@ impl Error {
         Self { kind, action: action.into(), path: None, remedy: None, source: None }
     }
 
-    /// A failed system call: `action` as in "cannot open the base".
+    /// A failed system call: `action` as in "cannot open the base". `ECANCELED` is ours: the caller cancelled.
     pub fn io(action: impl Into<Cow<'static, str>>, source: impl Into<io::Error>) -> Self {
-        Self::new(Kind::Io, action).because(source.into())
+        let source = source.into();
+        let kind = if source.raw_os_error() == Some(libc::ECANCELED) { Kind::Cancelled } else { Kind::Io };
+        Self::new(kind, action).because(source)
     }
 
     /// The same error, about this path.

@@ -1,6 +1,5 @@
 //! Making forks as environments.
 
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -148,11 +147,7 @@ impl EnvironmentForker for Forker {
         cancel.check()?;
         let mut request = self.request(base.root()?)?;
         request.label = sanitized(label);
-        let token = cancel.clone();
-        request.wishes.progress = Some(Arc::new(move |_, _| match token.is_cancelled() {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
-        }));
+        request.wishes.cancel = cancel.clone();
         let forks = join::open(&self.store)?;
         let created = match forks.create(&request) {
             Err(e) if e.kind() == Kind::Exists && request.label.is_some() => {

@@ -46,6 +46,7 @@ impl Manager {
         let mut request = Request::new(repo)?;
         request.label = Some(label);
         request.agent = Some(agent.to_owned()).filter(|agent| !agent.is_empty());
+        request.wishes.cancel = cancel.clone();
         let forks = join::open(&self.store)?;
         let record = forks.create(&request)?.record;
         let cleanup = Cleanup::new(forks.clone(), record.id.clone());

@@ -14,6 +14,9 @@ use crate::merge::{Omission, Options, Plan};
 /// How long a merge waits for one into the same parent.
 const PATIENCE: Duration = Duration::from_secs(600);
 
+/// How long a merge that waits for its turn does not look whether it was cancelled.
+const GLANCE: Duration = Duration::from_millis(20);
+
 /// Merges forks of treefork's.
 #[derive(Clone, Debug)]
 pub struct Merger {
@@ -52,7 +55,8 @@ impl EnvironmentMerger for Merger {
         let forks = join::open(&fork.store)?;
         let record = forks.find(fork.id.as_str())?;
         // The child stays until its cleanup, as the caller was promised.
-        let options = Options { keep: true, into: target(&record, parent.root()?)?, ..self.options.clone() };
+        let into = target(&record, parent.root()?)?;
+        let options = Options { keep: true, into, cancel: cancel.clone(), ..self.options.clone() };
         let landing = join::merge_fork(&forks, &record, &options, self.wait, |_| {});
         let kept = record.path(&forks.store().fork(&record.id));
         match landing {
@@ -113,7 +117,13 @@ impl<M: EnvironmentMerger> SerializingMerger<M> {
 
 impl<M: EnvironmentMerger> EnvironmentMerger for SerializingMerger<M> {
     fn merge(&self, child: &Environment, parent: &Environment, cancel: &CancelToken) -> Result<Merged> {
-        let _one = self.one.lock();
+        // A lock that one can stop waiting for.
+        let _one = loop {
+            cancel.check()?;
+            if let Some(one) = self.one.try_lock_for(GLANCE) {
+                break one;
+            }
+        };
         self.inner.merge(child, parent, cancel)
     }
 }

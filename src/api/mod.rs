@@ -25,7 +25,6 @@
 //! Everything blocks and no runtime is needed; under an async one call it where blocking is allowed. The mounts are
 //! served by a process of their own, see [`host`].
 
-mod cancel;
 mod cleanup;
 mod environment;
 mod forker;
@@ -35,7 +34,7 @@ mod manager;
 mod merger;
 mod runner;
 
-pub use cancel::{CancelToken, Registration};
+pub use crate::durable::{CancelToken, Registration};
 pub use cleanup::Cleanup;
 pub use environment::{
     Command, CommandRunner, Directory, Environment, EnvironmentForker, EnvironmentMerger, Fork, Merged, Output,

@@ -15,6 +15,7 @@ use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::CancelToken;
 use crate::error::{Context, Error, Kind, Result};
 use crate::sys::{At, Stat, calls};
 
@@ -69,12 +70,18 @@ impl FileLock {
     /// # Errors
     /// [`Kind::Locked`] with the holder in the message when it is not free in time.
     pub fn acquire(path: &Path, what: &str, wait: Wait) -> Result<Self> {
-        Self::acquire_with(path, what, wait, |_| {})
+        Self::acquire_with(path, what, wait, &CancelToken::new(), |_| {})
     }
 
     /// The same; `waiting` is called once, with the holder where known, when the lock is not free at once and there is
-    /// time to wait.
-    pub fn acquire_with(path: &Path, what: &str, wait: Wait, waiting: impl FnOnce(Option<&Holder>)) -> Result<Self> {
+    /// time to wait. Cancelling ends the waiting.
+    pub fn acquire_with(
+        path: &Path,
+        what: &str,
+        wait: Wait,
+        cancel: &CancelToken,
+        waiting: impl FnOnce(Option<&Holder>),
+    ) -> Result<Self> {
         let start = Instant::now();
         let mut waiting = Some(waiting);
         let mut pause = Duration::from_millis(1);
@@ -91,6 +98,7 @@ impl FileLock {
             if let Some(waiting) = waiting.take() {
                 waiting(Self::holder(path).as_ref());
             }
+            cancel.check()?;
             // flock has no time limit of its own; 20 ms is unnoticeable beside what these locks are held for.
             std::thread::sleep(pause.min(left));
             pause = (pause * 2).min(Duration::from_millis(20));
@@ -159,7 +167,8 @@ mod tests {
 
         let mut told = None;
         let wait = Wait::For(Duration::from_millis(5));
-        FileLock::acquire_with(&path, "other", wait, |h| told = h.cloned()).expect_err("still held");
+        FileLock::acquire_with(&path, "other", wait, &CancelToken::new(), |h| told = h.cloned())
+            .expect_err("still held");
         assert_eq!(told.expect("told who").what, "merge of idea-a");
         drop(held);
         FileLock::acquire(&path, "other", Wait::No).expect("free again");
@@ -184,13 +193,27 @@ mod tests {
             let (tell, told) = std::sync::mpsc::channel();
             let waiter = scope.spawn({
                 let path = path.clone();
-                move || FileLock::acquire_with(&path, "second", Wait::Forever, |_| tell.send(()).expect("heard"))
+                move || {
+                    let never = CancelToken::new();
+                    let tell = |_: Option<&Holder>| tell.send(()).expect("heard");
+                    FileLock::acquire_with(&path, "second", Wait::Forever, &never, tell)
+                }
             });
             told.recv().expect("it waits");
             drop(held);
             waiter.join().expect("no panic")
         });
         second.expect("got it");
+    }
+
+    #[test]
+    fn cancelling_ends_the_waiting() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("lock");
+        let _held = FileLock::acquire(&path, "first", Wait::No).expect("free");
+        let cancel = CancelToken::new();
+        let waited = FileLock::acquire_with(&path, "second", Wait::Forever, &cancel, |_| cancel.cancel());
+        assert_eq!(waited.expect_err("cancelled").kind(), Kind::Cancelled);
     }
 
     #[test]

@@ -106,7 +106,7 @@ impl Forks {
         base::check_store(self.store.root())?;
         let (base, subdir, base_ref) = origin::of(&request.base, self.store.root())?;
         // No merge changes the base until the fork is complete, and so one of those that the next merge preserves for.
-        let _base = self.lock_base(&base, "create", Wait::For(PATIENCE))?;
+        let _base = self.lock_base(&base, "create", Wait::For(PATIENCE), &request.wishes.cancel)?;
         let origin = Origin { born: preserved::youngest(&self.store.base(&base.key())), base, subdir, base_ref };
         let Some((mut record, lock, pending)) = self.claim(request, origin)? else { return Ok(None) };
         let dir = self.store.fork(&record.id);
@@ -215,6 +215,7 @@ impl Forks {
         let tree = dir.join("mnt");
         DirBuilder::new().mode(0o700).create(&tree).context("cannot make the directory", &tree)?;
         let site = record.site(self.store.root(), dir);
+        request.wishes.cancel.check()?;
         let chosen = strategy::make(request.strategy, &site, &request.wishes)?;
         fault_point("fork.made")?;
         record.strategy = chosen.way;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::forks::Forks;
 use super::{Base, Id, Record, State, find, trash};
-use crate::durable::{FileLock, Wait, sync_dir};
+use crate::durable::{CancelToken, FileLock, Wait, sync_dir};
 use crate::error::{Context, Result};
 use crate::layer::preserved::Keeper;
 use crate::server::Client;
@@ -118,10 +118,10 @@ impl Keeper for Siblings<'_> {
 
 impl Forks {
     /// Locks a base against merges into it.
-    pub(super) fn lock_base(&self, base: &Base, what: &str, wait: Wait) -> Result<FileLock> {
+    pub(super) fn lock_base(&self, base: &Base, what: &str, wait: Wait, cancel: &CancelToken) -> Result<FileLock> {
         let dir = self.store().base(&base.key());
         fs::create_dir_all(&dir).context("cannot make the directory", &dir)?;
-        FileLock::acquire(&dir.join("lock"), what, wait)
+        FileLock::acquire_with(&dir.join("lock"), what, wait, cancel, |_| {})
     }
 
     /// The live overlays of a base: those that a merge into it has to preserve the old state for.
@@ -145,7 +145,9 @@ impl Forks {
         if numbers(&dir).is_empty() {
             return Ok(());
         }
-        let Ok(_lock) = self.lock_base(base, "dropping of preserved layers", Wait::No) else { return Ok(()) };
+        let Ok(_lock) = self.lock_base(base, "dropping of preserved layers", Wait::No, &CancelToken::new()) else {
+            return Ok(());
+        };
         let readers = self.readers(base)?;
         let oldest = readers.iter().map(|record| record.born).min().unwrap_or(u64::MAX);
         // While anybody counts from the youngest number it stays taken, or a new layer would get it once more.

@@ -12,10 +12,13 @@ use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::neutral::{FIXED, overrides};
 use super::repo::Repo;
+use crate::durable::CancelToken;
 use crate::error::{Error, Kind, Result};
 
 /// Commands that may show a diff; each gets the switches that keep external programs out of it.
@@ -28,6 +31,8 @@ pub struct Git {
     top: PathBuf,
     /// Configuration that stands above the repository's own.
     overrides: Vec<(OsString, &'static str)>,
+    /// Ends the commands that run.
+    cancel: Option<CancelToken>,
 }
 
 /// What `HEAD` of a repository names.
@@ -44,7 +49,8 @@ impl Git {
     ///
     /// Configuration that changes afterwards is not seen; whoever lets a stranger write it makes a new one each time.
     pub fn new(repo: &Repo) -> Result<Self> {
-        let mut git = Self { git_dir: repo.git_dir.clone(), top: repo.top.clone(), overrides: Vec::new() };
+        let mut git =
+            Self { git_dir: repo.git_dir.clone(), top: repo.top.clone(), overrides: Vec::new(), cancel: None };
         let names = git.run(["config", "--includes", "--list", "--name-only", "-z"])?;
         git.overrides = names.split(|&b| b == 0).flat_map(overrides).collect();
         Ok(git)
@@ -58,7 +64,14 @@ impl Git {
     /// The same repository with another work tree and git directory: a linked work tree that was just made.
     #[must_use]
     pub fn within(&self, git_dir: &Path, top: &Path) -> Self {
-        Self { git_dir: git_dir.to_path_buf(), top: top.to_path_buf(), overrides: self.overrides.clone() }
+        let (overrides, cancel) = (self.overrides.clone(), self.cancel.clone());
+        Self { git_dir: git_dir.to_path_buf(), top: top.to_path_buf(), overrides, cancel }
+    }
+
+    /// The same, for as long as the caller does not cancel: whatever runs then is ended, and nothing more is started.
+    #[must_use]
+    pub fn until(self, cancel: &CancelToken) -> Self {
+        Self { cancel: Some(cancel.clone()), ..self }
     }
 
     /// A hardened `git` with these arguments, to be started by the caller. Null standard input, output into pipes.
@@ -88,8 +101,32 @@ impl Git {
     /// Runs git to its end; its standard output. [`Kind::Git`] with what it complained about where it fails.
     pub fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Result<Vec<u8>> {
         let mut command = self.command(args);
-        let output = command.output().map_err(|e| cannot_start(&self.top, e))?;
+        let output = self.end(self.start(&mut command)?)?;
         self.stdout(&command, output)
+    }
+
+    fn start(&self, command: &mut Command) -> Result<Child> {
+        self.check()?;
+        command.spawn().map_err(|e| cannot_start(&self.top, e))
+    }
+
+    /// Waits for git to end, by itself or for the caller's sake.
+    fn end(&self, child: Child) -> Result<Output> {
+        let failed = |e| Error::io("cannot run git in", e).at(&self.top);
+        let process = Pid::from_raw(child.id().cast_signed()).expect("a process has a number that is not 0");
+        let process = pidfd_open(process, PidfdFlags::empty()).map_err(|e| failed(e.into()))?;
+        // Not the hard way: git takes its lock files and what else is half-done away.
+        let end = move || {
+            let _ = pidfd_send_signal(&process, Signal::TERM);
+        };
+        let _ending = self.cancel.as_ref().map(|cancel| cancel.on_cancel(end));
+        let output = child.wait_with_output().map_err(failed)?;
+        self.check()?;
+        Ok(output)
+    }
+
+    fn check(&self) -> Result<()> {
+        self.cancel.as_ref().map_or(Ok(()), CancelToken::check)
     }
 
     /// Runs git with `input` on its standard input.
@@ -101,14 +138,13 @@ impl Git {
 
     /// Runs a prepared command with `input` on its standard input, and returns whatever came of it.
     pub(super) fn output_with(&self, command: &mut Command, input: &[u8]) -> Result<Output> {
-        let mut child = command.stdin(Stdio::piped()).spawn().map_err(|e| cannot_start(&self.top, e))?;
+        let mut child = self.start(command.stdin(Stdio::piped()))?;
         let mut stdin = child.stdin.take().expect("it was just asked for");
         std::thread::scope(|scope| {
             // Fails with EPIPE where git has heard enough; git's own exit status tells whether that was all right.
             scope.spawn(move || stdin.write_all(input));
-            child.wait_with_output()
+            self.end(child)
         })
-        .map_err(|e| Error::io("cannot run git in", e).at(&self.top))
     }
 
     fn stdout(&self, command: &Command, output: Output) -> Result<Vec<u8>> {

@@ -12,18 +12,18 @@ use std::path::{Path, PathBuf};
 
 use super::command::Git;
 use super::repo::Repo;
-use crate::durable::{FileLock, Wait};
+use crate::durable::{CancelToken, FileLock, Wait};
 use crate::error::{Context, Error, Kind, Result};
 
 /// Adds a work tree at `path`, an empty directory, with the files of `HEAD`, detached; git ready to run in it.
 ///
-/// `locks` is the directory for the lock of the repository. Killed in the middle, it leaves what [`remove`] takes away.
-pub fn add(repo: &Repo, path: &Path, locks: &Path) -> Result<Git> {
-    let git = Git::new(repo)?;
+/// `locks` is the directory for the lock of the repository. Killed or cancelled in the middle, it leaves what [`remove`] takes away.
+pub fn add(repo: &Repo, path: &Path, locks: &Path, cancel: &CancelToken) -> Result<Git> {
+    let git = Git::new(repo)?.until(cancel);
     if git.head()?.commit.is_none() {
         return Err(Error::new(Kind::Git, "there is no commit yet in").at(&repo.top));
     }
-    let lock = lock(repo, locks, "adding a work tree")?;
+    let lock = lock(repo, locks, "adding a work tree", cancel)?;
     let args = ["worktree", "add", "--quiet", "--force", "--detach", "--no-checkout"];
     git.run(args.map(AsRef::as_ref).into_iter().chain([path.as_os_str(), "HEAD".as_ref()]))?;
     drop(lock);
@@ -40,7 +40,7 @@ pub fn remove(repo: &Repo, path: &Path, aside: &Path, locks: &Path) -> Result<()
     if registered(repo, path)?.is_none() {
         return Ok(());
     }
-    let _lock = lock(repo, locks, "removing a work tree")?;
+    let _lock = lock(repo, locks, "removing a work tree", &CancelToken::new())?;
     match fs::rename(path, aside) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e).context("cannot move aside", path),
         _ => {}
@@ -81,9 +81,9 @@ fn registered(repo: &Repo, path: &Path) -> Result<Option<PathBuf>> {
 }
 
 /// One at a time for each repository, whoever asks through the same store.
-fn lock(repo: &Repo, locks: &Path, what: &str) -> Result<FileLock> {
+fn lock(repo: &Repo, locks: &Path, what: &str, cancel: &CancelToken) -> Result<FileLock> {
     fs::create_dir_all(locks).context("cannot make", locks)?;
     let stat = fs::metadata(&repo.common_dir).context("cannot look at", &repo.common_dir)?;
     let name = format!("git-{:x}-{:x}", stat.dev(), stat.ino());
-    FileLock::acquire(&locks.join(name), what, Wait::Forever)
+    FileLock::acquire_with(&locks.join(name), what, Wait::Forever, cancel, |_| {})
 }

@@ -19,7 +19,7 @@ use super::repository::Repository;
 use super::stage::{Layout, nowhere, places};
 use super::table::Reason;
 use super::{Options, Prepared, Source, prepare};
-use crate::durable::{FileLock, Holder, Wait, fault, sweep};
+use crate::durable::{CancelToken, FileLock, Holder, Wait, fault, sweep};
 use crate::error::{Context, Error, Kind, Result};
 use crate::layer::preserved::Keeper;
 use crate::names::RelPath;
@@ -80,7 +80,7 @@ pub fn merge(
     let store = directory(bases, &root.stat);
     fs::DirBuilder::new().recursive(true).mode(0o700).create(&store).context("cannot make", &store)?;
     let what = format!("merge of {}", source.name);
-    let _lock = FileLock::acquire_with(&lock_path(&store), &what, wait, waiting)?;
+    let _lock = FileLock::acquire_with(&lock_path(&store), &what, wait, &options.cancel, waiting)?;
     let _other = exclude_other_stores(&root)?;
     sweep(&store)?;
     if let Some(journal) = Journal::read(&store)? {
@@ -100,6 +100,7 @@ pub fn merge(
     let job = Job {
         source,
         stays: options.keep || !complete,
+        cancel: &options.cancel,
         keeper,
         parent: &parent,
         repository: repository.as_ref(),
@@ -137,6 +138,7 @@ struct Job<'a> {
     source: &'a Source,
     /// The fork lives on afterwards: it is to be kept, or not everything of it lands.
     stays: bool,
+    cancel: &'a CancelToken,
     keeper: &'a dyn Keeper,
     parent: &'a Parent,
     repository: Option<&'a Repository>,
@@ -240,7 +242,7 @@ impl Job<'_> {
     }
 
     fn prepare_and_land(&self, replay: &mut Replay<'_>, layout: &Layout) -> std::result::Result<(), Stop> {
-        let mut ops = layout.build(self.source, self.parent, &replay.stage)?;
+        let mut ops = layout.build(self.source, self.parent, &replay.stage, self.cancel)?;
         let touches = self.git.as_ref().map(|git| git.touches()).unwrap_or_default();
         preserve(self.parent, self.store, self.keeper, &ops, &touches)?;
         fault::point("merge.preserved").context("cannot preserve in", self.store)?;
@@ -251,6 +253,8 @@ impl Job<'_> {
         journal.ops = ops;
         journal.phase = Phase::Ready;
         fault::point("merge.ready").context("cannot write the journal of", &self.parent.path)?;
+        // The last moment at which nothing of the parent has changed.
+        self.cancel.check()?;
         // As late as possible: what others do to these directories until then is not to be undone.
         replay.note_times(&mut journal);
         journal.write(self.store)?;

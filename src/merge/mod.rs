@@ -42,6 +42,7 @@ pub use overlap::{Overlap, overlaps};
 pub use plan::{Action, Conflict, Entry, LeftOut, ObjectType, Omission, Plan};
 pub use table::{Ours, Reason, Theirs, Verdict, verdict};
 
+use crate::durable::CancelToken;
 use crate::error::{Context, Result};
 use crate::layer::hidden::Hide;
 use crate::names::RelPath;
@@ -155,6 +156,8 @@ pub struct Options {
     pub keep: bool,
     /// The tree that receives, where it is not the base.
     pub into: Option<PathBuf>,
+    /// Cancelling this ends the merge as long as the parent is as it was; afterwards it is finished.
+    pub cancel: CancelToken,
 }
 
 /// Works out what a merge would do. Writes nothing.

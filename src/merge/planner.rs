@@ -96,6 +96,7 @@ impl<'a> Planner<'a> {
     pub(crate) fn plan(mut self) -> Result<Plan> {
         self.ask_git()?;
         for change in &self.changes.list {
+            self.options.cancel.check()?;
             self.change(change)?;
         }
         self.plan.entries.sort_by(|a, b| a.path.cmp(&b.path));

@@ -24,7 +24,7 @@ use super::parent::Parent;
 use super::plan::{Make, Step};
 use super::{Os, Source, upper_object};
 use crate::copy;
-use crate::durable::fault;
+use crate::durable::{CancelToken, fault};
 use crate::error::{Context, Error, Kind, Result};
 use crate::names::RelPath;
 use crate::sys::{At, Stat, Time, calls, mount_id, open_beneath, open_root};
@@ -205,7 +205,13 @@ impl Layout {
     }
 
     /// Makes everything in the stage, and says what is to be done in the parent. Syncs what it made.
-    pub(crate) fn build(&self, source: &Source, parent: &Parent, stage: &OwnedFd) -> Result<Vec<Op>> {
+    pub(crate) fn build(
+        &self,
+        source: &Source,
+        parent: &Parent,
+        stage: &OwnedFd,
+        cancel: &CancelToken,
+    ) -> Result<Vec<Op>> {
         let taken: HashSet<&RelPath> = self.taken.iter().map(|taken| &taken.stage).collect();
         for (path, ..) in &self.dirs {
             fault::point("merge.stage.dir").context("cannot stage", path.as_path())?;
@@ -214,7 +220,8 @@ impl Layout {
         let mut names: HashMap<(u64, u64), RelPath> = HashMap::new();
         for (path, make, shown) in &self.objects {
             let take = taken.contains(path);
-            let builder = Builder { source, parent, stage };
+            let builder = Builder { source, parent, stage, cancel };
+            cancel.check()?;
             fault::point("merge.stage.object").context("cannot stage", shown.as_path())?;
             builder.object(path, make, take, &mut names).context("cannot stage", shown.as_path())?;
         }
@@ -345,6 +352,7 @@ struct Builder<'a> {
     source: &'a Source,
     parent: &'a Parent,
     stage: &'a OwnedFd,
+    cancel: &'a CancelToken,
 }
 
 impl Builder<'_> {
@@ -362,7 +370,7 @@ impl Builder<'_> {
             }
             entry(self.stage, path, |to| match take {
                 true => from.rename(to),
-                false => copy_object(from, to, &stat, mode),
+                false => copy_object(from, to, &stat, mode, self.cancel),
             })?;
             names.extend(linked.map(|key| (key, path.clone())));
             Ok(())
@@ -385,12 +393,14 @@ impl Builder<'_> {
 }
 
 /// Copies an object that is no directory, with everything but its number and our marks.
-fn copy_object(from: At<'_>, to: At<'_>, stat: &Stat, mode: Option<u32>) -> Os<()> {
+fn copy_object(from: At<'_>, to: At<'_>, stat: &Stat, mode: Option<u32>, cancel: &CancelToken) -> Os<()> {
     match stat.file_type() {
         FileType::RegularFile => {
             let source = from.open_quiet(OFlags::RDONLY | OFlags::NONBLOCK)?;
             let target = to.create(OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, 0o600)?;
-            copy::file_data(source.as_fd(), target.as_fd(), stat.size)?;
+            if !copy::reflink(source.as_fd(), target.as_fd())? {
+                copy::file_data_watched(source.as_fd(), target.as_fd(), stat.size, &mut |_| cancel.flow())?;
+            }
         }
         FileType::Symlink => to.symlink(&from.readlink()?)?,
         _ => to.mknod(stat.mode & !0o7777 | 0o600, stat.rdev)?,

@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
 use std::fs;
-use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
@@ -46,6 +45,7 @@ pub(super) fn create(site: &Site, wishes: &Wishes, reflink: bool) -> Result<Made
             seen.entry(path).or_insert((stat, stat));
         }
     }
+    wishes.cancel.check()?;
     summary(&report, seen).write(&site.work())?;
     rustix::fs::syncfs(At::new(&root, ".").open(OFlags::RDONLY).context("cannot open", &tree)?)
         .context("cannot sync the file system of", &tree)?;
@@ -66,9 +66,11 @@ fn copy_tree(site: &Site, wishes: &Wishes, reflink: bool) -> Result<(Report, See
         symlinks: site.hide.symlinks,
         skip: &|path, stat| hidden.excludes(path, stat.is_dir()),
         threads: copy::default_threads(),
-        watch: &|progress| match &wishes.progress {
-            Some(tell) => tell(progress.entries, progress.bytes),
-            None => ControlFlow::Continue(()),
+        watch: &|progress| {
+            if let Some(tell) = &wishes.progress {
+                tell(progress.entries, progress.bytes)?;
+            }
+            wishes.cancel.flow()
         },
         observe: &|path, base, copy| {
             seen.lock().insert(path.clone(), (*base, *copy));

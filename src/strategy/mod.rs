@@ -25,6 +25,7 @@ pub use self::overlay::Overlay;
 pub use self::reflink::Reflink;
 pub use self::worktree::Worktree;
 pub use crate::copy::Symlinks;
+use crate::durable::CancelToken;
 use crate::error::{Error, Kind, Result};
 pub use crate::layer::hidden::Hide;
 use crate::sys::{Ident, Time};
@@ -106,6 +107,8 @@ pub struct Wishes {
     pub private_mount: bool,
     /// Who wants to hear how far a copy is.
     pub progress: Option<Progress>,
+    /// Cancelling this ends the making of the fork.
+    pub cancel: CancelToken,
 }
 
 /// Where a fork is made: its base and its own directory in the store, which exists and is private to the fork.

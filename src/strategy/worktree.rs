@@ -46,10 +46,10 @@ impl Strategy for Worktree {
     fn create(&self, site: &Site, wishes: &Wishes) -> Result<Made> {
         let repo = repo(site)?;
         let tree = site.tree();
-        let fork = worktree::add(&repo, &tree, &locks(site))?;
+        let fork = worktree::add(&repo, &tree, &locks(site), &wishes.cancel)?;
         let mut made = Made::default();
         if wishes.dirty {
-            made.advisories.extend(dirty::bring(&Git::new(&repo)?, &fork)?);
+            made.advisories.extend(dirty::bring(&Git::new(&repo)?.until(&wishes.cancel), &fork)?);
         }
         thin_out(&tree, &fork, &site.hide.of(&tree)?)?;
         Ok(made)

@@ -1,5 +1,6 @@
 //! The facade, held to the behaviour that hosts are promised.
 
+mod cancel;
 mod dirty;
 mod forks;
 mod hosting;

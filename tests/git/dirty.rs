@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+use treefork::durable::CancelToken;
 use treefork::git::{Git, dirty, worktree};
 
 use super::{in_child, logging_git, path_with, repo_at};
@@ -37,7 +38,7 @@ impl Pair {
     #[track_caller]
     fn bring(&self) -> Option<String> {
         let repo = repo_at(&self.base);
-        let fork = worktree::add(&repo, &self.fork, &self.env.join("locks")).expect("added");
+        let fork = worktree::add(&repo, &self.fork, &self.env.join("locks"), &CancelToken::new()).expect("added");
         let look = Look::default().ctime().ino().without(".git/worktrees");
         let before = look.at(&self.base);
         let advisory = dirty::bring(&Git::new(&repo).expect("readable"), &fork).expect("brought or reset");
@@ -129,7 +130,7 @@ fn failure_gives_an_advisory_and_the_committed_head() {
     fs::write(pair.base.join("a.txt"), "dirty\n").expect("ours");
     fs::write(pair.base.join("untracked"), "u\n").expect("ours");
     let repo = repo_at(&pair.base);
-    let fork = worktree::add(&repo, &pair.fork, &pair.env.join("locks")).expect("added");
+    let fork = worktree::add(&repo, &pair.fork, &pair.env.join("locks"), &CancelToken::new()).expect("added");
     // The patch does not fit what is there.
     fs::write(pair.fork.join("a.txt"), "something else\n").expect("ours");
     let advisory = dirty::bring(&Git::new(&repo).expect("readable"), &fork).expect("reset").expect("an advisory");
@@ -146,7 +147,7 @@ fn a_file_that_cannot_be_copied_gives_an_advisory_too() {
     fs::create_dir(pair.base.join("blocked")).expect("ours");
     fs::write(pair.base.join("blocked/file"), "u\n").expect("ours");
     let repo = repo_at(&pair.base);
-    let fork = worktree::add(&repo, &pair.fork, &pair.env.join("locks")).expect("added");
+    let fork = worktree::add(&repo, &pair.fork, &pair.env.join("locks"), &CancelToken::new()).expect("added");
     // A link in the way is not followed, not even to where the file would fit.
     symlink(pair.env.dir("outside"), pair.fork.join("blocked")).expect("ours");
     let advisory = dirty::bring(&Git::new(&repo).expect("readable"), &fork).expect("reset").expect("an advisory");
@@ -166,7 +167,7 @@ fn a_clean_tree_takes_exactly_one_command() {
         return;
     }
     let repo = repo_at(&pair.base);
-    let fork = worktree::add(&repo, &pair.fork, &pair.env.join("locks")).expect("added");
+    let fork = worktree::add(&repo, &pair.fork, &pair.env.join("locks"), &CancelToken::new()).expect("added");
     let git = Git::new(&repo).expect("readable");
     // The shim in front of the path is the parent's; this pair made one of its own behind it.
     let log = std::env::split_paths(&std::env::var_os("PATH").expect("set")).next().expect("the shim").join("log");

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use treefork::durable::CancelToken;
 use treefork::git::{Git, dirty, worktree};
 use treefork::names::RelPath;
 
@@ -113,7 +114,7 @@ fn nothing_of_a_hostile_repository_runs() {
     assert!(git.ignored([&ignored]).expect("ignored").contains(&ignored));
     assert_eq!(repo.elsewhere().expect("readable"), []);
     let tree = env.dir("tree");
-    let fork = worktree::add(&repo, &tree, &env.join("locks")).expect("added");
+    let fork = worktree::add(&repo, &tree, &env.join("locks"), &CancelToken::new()).expect("added");
     assert_eq!(dirty::bring(&git, &fork).expect("brought"), None);
     assert_eq!(fs::read_to_string(tree.join("a.f")).expect("there"), "two\n");
     assert_eq!(fs::read_to_string(tree.join("untracked")).expect("there"), "u\n");

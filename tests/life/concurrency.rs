@@ -56,7 +56,9 @@ one" ] || { echo "wrong content in $fork" >&2; exit 1; }
         .collect();
     removers.into_iter().for_each(|r| drop(r.join().expect("no panic")));
     let complaints = std::fs::read_to_string(treefork.env().join("complaints")).expect("readable");
-    let known = |line: &&str| line.starts_with("hint: ") || line.contains("no fork is called");
+    let known = |line: &&str| {
+        line.starts_with("hint: ") || line.contains("no fork is called") || line.contains("there is no fork")
+    };
     let others: Vec<&str> = complaints.lines().filter(|line| !known(line)).collect();
     assert!(others.is_empty(), "{others:#?}");
     assert_nothing_left(&treefork);

@@ -1,12 +1,16 @@
 //! Telling work in another thread that it is no longer wanted.
+//!
+//! Whoever works looks at the token between steps that can still be undone, and not any more once they cannot.
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
+use super::fault;
 use crate::error::{Error, Kind, Result};
 
 type Callback = Box<dyn Fn() + Send>;
@@ -50,7 +54,16 @@ impl CancelToken {
 
     /// An error of [`Kind::Cancelled`] where it was cancelled.
     pub fn check(&self) -> Result<()> {
+        // Where a test wants it, the caller cancels just here.
+        if fault::point("cancel").is_err() {
+            self.cancel();
+        }
         if self.is_cancelled() { Err(Error::new(Kind::Cancelled, "cancelled by the caller")) } else { Ok(()) }
+    }
+
+    /// Whether to go on, for what asks in these words.
+    pub fn flow(&self) -> ControlFlow<()> {
+        if self.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
     /// Calls back when it is cancelled, at once where it is already; not any more once the registration is dropped.
