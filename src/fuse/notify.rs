@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 
 use fuser::{INodeNo, Notifier};
 
@@ -25,6 +26,12 @@ impl Invalidate for Caches {
         // A negative offset leaves the cached pages alone.
         let offset = if data { 0 } else { -1 };
         told("node", node, self.0.inval_inode(INodeNo(node), offset, 0));
+    }
+
+    fn settle(&self, dir: u64) {
+        // Lookups hold the directory's lock until they have their answer, and dropping an entry takes it exclusively
+        // (fuse_reverse_inval_entry). No entry can have this name: it is longer than any may be.
+        told("lookups in", dir, self.0.inval_entry(INodeNo(dir), OsStr::from_bytes(&[b'-'; 256])));
     }
 }
 

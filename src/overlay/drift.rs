@@ -156,13 +156,19 @@ impl Overlay {
             dir.absent.lock().remove(name);
             sink.entry(node.id, name);
             // A name without a cached entry is invalidated by nothing but this: the listing, and the time stamps.
-            sink.node(node.id, true);
+            out_of_date(&*sink, node);
         }
     }
 
     fn content_changed(&self, node: &Arc<Node>, lower: &LowerDir, name: &OsStr) {
         if self.is_preserved(&lower.path.join(name)) {
             return;
+        }
+        let sink = self.drift.sink();
+        if let Some(sink) = &sink {
+            // A lookup that read the attributes before the change may not have brought its node yet, neither into the
+            // table nor to the kernel; and what it brings would be believed for ever.
+            sink.settle(node.id);
         }
         let stat = self.lower_dir(node, lower).and_then(|(_, fd)| At::new(&*fd, name).try_stat());
         if let Ok(Some(stat)) = stat
@@ -177,7 +183,7 @@ impl Overlay {
         if child.ident != stat.ident() || stat.dev != self.base_dev || child.stands_alone() {
             return;
         }
-        if let Some(sink) = self.drift.sink() {
+        if let Some(sink) = sink {
             sink.node(child.id, true);
         }
     }
@@ -194,9 +200,17 @@ impl Overlay {
         }
         self.forget_listing(node);
         if let Some(sink) = self.drift.sink() {
-            sink.node(node.id, true);
+            out_of_date(&*sink, node);
         }
     }
+}
+
+/// Has everything that is cached of a directory asked for again, and what a lookup of it is about to bring as well.
+fn out_of_date(sink: &dyn Invalidate, dir: &Node) {
+    for parent in dir.parents() {
+        sink.settle(parent.id);
+    }
+    sink.node(dir.id, true);
 }
 
 impl DriftSink for Overlay {
@@ -216,6 +230,9 @@ impl DriftSink for Overlay {
         log::warn!("changes of the base were lost: everything is looked up again");
         self.drift.note(&RelPath::root());
         let Some(sink) = self.drift.sink() else { return };
+        for dir in self.table.all().iter().filter(|node| node.is_dir()) {
+            sink.settle(dir.id);
+        }
         for node in self.table.all() {
             match &node.kind {
                 Kind::Dir(dir) => {

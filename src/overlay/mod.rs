@@ -156,7 +156,12 @@ pub trait Invalidate: Send + Sync {
     /// The name `name` in `parent` means something else now, or nothing.
     fn entry(&self, parent: u64, name: &OsStr);
     /// Attributes (and with `data` also the cached content or listing) of `node` are out of date.
+    ///
+    /// Says nothing to a lookup whose answer is still on its way: [`settle`](Self::settle) first.
     fn node(&self, node: u64, data: bool);
+    /// Returns once every answer to a lookup in `dir` that was under way has arrived, so that what it brought can be
+    /// taken back.
+    fn settle(&self, dir: u64);
 }
 
 /// A lower layer to read through.

@@ -78,3 +78,32 @@ fn a_storm_of_changes_ends_in_the_right_state() {
     let (base, path) = (mount.base().to_path_buf(), mount.path());
     soon("the state of the base", || state(&base) == state(&path));
 }
+
+/// Whoever makes a file makes it empty, and fills it in a moment: what a lookup saw in between must not stay.
+#[test]
+fn a_file_that_is_seen_while_it_is_made() {
+    const NAMES: usize = 1500;
+    let mount = RawMount::new(|base| fs::create_dir(base.join("d")).expect("mkdir"));
+    let (base, seen) = (mount.base().join("d"), mount.path().join("d"));
+    fs::read_dir(&seen).expect("listed, and so watched");
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for n in 0..NAMES {
+                    let path = seen.join(format!("f{n}"));
+                    while next.load(std::sync::atomic::Ordering::Acquire) < n {
+                        std::hint::spin_loop();
+                    }
+                    while fs::symlink_metadata(&path).is_err() {}
+                }
+            });
+        }
+        for n in 0..NAMES {
+            next.store(n, std::sync::atomic::Ordering::Release);
+            fs::write(base.join(format!("f{n}")), "no longer empty\n").expect("write");
+        }
+    });
+    let late = || (0..NAMES).find(|n| fs::symlink_metadata(seen.join(format!("f{n}"))).map_or(0, |it| it.len()) != 16);
+    soon("the size of every file", || late().is_none());
+}
