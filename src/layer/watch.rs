@@ -1,7 +1,8 @@
 //! Notices what others change in the base: one inotify instance and one thread for all forks of a process.
 //!
 //! A fork caches for ever, so it has to hear of every change that it did not make. It subscribes once and adds each
-//! directory when it first looks at it; forks that watch the same directory share one kernel watch. The events of one
+//! directory when it first looks at it, and each file that has other names, which may lie in directories that it never
+//! looks at; forks that watch the same object share one kernel watch. The events of one
 //! read are coalesced, and a subscriber is called with no lock held, from the one thread of the [`Watch`].
 //!
 //! Add first, read afterwards: what happens after [`Subscription::add`] returned is told; what happened before is not.
@@ -36,21 +37,22 @@ const BUFFER: usize = 64 * 1024;
 /// How many watches end between two looks at the queue.
 const PIECE: usize = 1024;
 
-/// What happened in a watched directory.
+/// What happened in a watched directory, or to a watched file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Change {
     /// An entry of this name came, went or was replaced.
     Name(OsString),
     /// Content or attributes of the entry of this name changed.
     Content(OsString),
-    /// The directory itself: its attributes changed, or it was moved, removed or unmounted.
-    Dir,
+    /// The watched object itself: its attributes or (of a file) its content changed, or it was moved, removed or
+    /// unmounted.
+    Itself,
 }
 
 /// Who wants to hear of changes. Called from the watch's thread, with no lock of this module held.
 pub trait DriftSink: Send + Sync {
-    /// Something changed in the directory that was added with this token.
-    fn changed(&self, dir: u64, change: Change);
+    /// Something changed in the directory, or the file, that was added with this token.
+    fn changed(&self, token: u64, change: Change);
     /// Changes were lost: anything may have changed.
     fn overflow(&self);
 }
@@ -166,11 +168,20 @@ impl Subscription {
     /// Adding a token again moves it to the new directory. `ENOSPC` when the user's limit of watches is reached,
     /// `EACCES` when the directory may not be read.
     pub fn add(&self, dir: BorrowedFd<'_>, token: u64) -> Result<()> {
+        self.add_object(dir, token, of_directories())
+    }
+
+    /// Watches a file by itself, whatever name it is changed through; otherwise as [`add`](Self::add).
+    pub fn add_file(&self, file: BorrowedFd<'_>, token: u64) -> Result<()> {
+        self.add_object(file, token, of_files())
+    }
+
+    fn add_object(&self, object: BorrowedFd<'_>, token: u64, mask: WatchFlags) -> Result<()> {
         // The magic link names the very object behind the descriptor, whatever its path means by now; it has to be
-        // followed, and since it can lead to nothing but that directory, IN_DONT_FOLLOW is not wanted.
-        let path = format!("/proc/self/fd/{}", dir.as_raw_fd());
+        // followed, and since it can lead to nothing but that object, IN_DONT_FOLLOW is not wanted.
+        let path = format!("/proc/self/fd/{}", object.as_raw_fd());
         let mut table = self.shared.table.lock();
-        let wd = inotify::add_watch(&self.shared.inotify, path, mask())?;
+        let wd = inotify::add_watch(&self.shared.inotify, path, mask)?;
         let Some(subscriber) = table.subscribers.get_mut(&self.id) else { return Ok(()) };
         let old = subscriber.tokens.insert(token, wd);
         if old != Some(wd) {
@@ -182,7 +193,7 @@ impl Subscription {
         Ok(())
     }
 
-    /// Stops watching the directory that was added with this token.
+    /// Stops watching what was added with this token.
     pub fn remove(&self, token: u64) {
         let mut table = self.shared.table.lock();
         let wd = table.subscribers.get_mut(&self.id).and_then(|s| s.tokens.remove(&token));
@@ -201,7 +212,7 @@ impl Drop for Subscription {
 }
 
 /// What is asked of the kernel for every directory. The same for all, since adding a watch again replaces the mask.
-fn mask() -> WatchFlags {
+fn of_directories() -> WatchFlags {
     WatchFlags::ONLYDIR
         | WatchFlags::CREATE
         | WatchFlags::DELETE
@@ -212,6 +223,11 @@ fn mask() -> WatchFlags {
         | WatchFlags::CLOSE_WRITE
         | WatchFlags::DELETE_SELF
         | WatchFlags::MOVE_SELF
+}
+
+/// What is asked of the kernel for every file.
+fn of_files() -> WatchFlags {
+    WatchFlags::MODIFY | WatchFlags::ATTRIB | WatchFlags::CLOSE_WRITE
 }
 
 /// What one read brought, and for whom.
@@ -382,11 +398,16 @@ fn guarded(call: impl FnOnce()) {
 /// What an event means; `None` for the bookkeeping ones.
 fn change(events: ReadFlags, name: Option<&CStr>) -> Option<Change> {
     let named = ReadFlags::CREATE | ReadFlags::DELETE | ReadFlags::MOVED_FROM | ReadFlags::MOVED_TO;
-    let itself = ReadFlags::ATTRIB | ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF | ReadFlags::UNMOUNT;
+    let itself = ReadFlags::ATTRIB
+        | ReadFlags::MODIFY
+        | ReadFlags::CLOSE_WRITE
+        | ReadFlags::DELETE_SELF
+        | ReadFlags::MOVE_SELF
+        | ReadFlags::UNMOUNT;
     match name.map(|name| OsStr::from_bytes(name.to_bytes()).to_os_string()) {
         Some(name) if events.intersects(named) => Some(Change::Name(name)),
         Some(name) => Some(Change::Content(name)),
-        None => events.intersects(itself).then_some(Change::Dir),
+        None => events.intersects(itself).then_some(Change::Itself),
     }
 }
 

@@ -2,13 +2,13 @@
 //!
 //! The kernel caches for ever what we told it, so every such change has to reach it. The directories that were looked
 //! into are watched; a change is recorded under its base path (in memory, and in the work area for after a restart) and
-//! the kernel is told from the thread of the watch, with no lock held. Where no watch can be had, what a directory says
-//! is believed for moments only.
+//! the kernel is told from the thread of the watch, with no lock held. A file that has other names is watched by itself:
+//! those may be anywhere. Where no watch can be had, what a directory says is believed for moments only.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -16,13 +16,13 @@ use parking_lot::{Mutex, RwLock};
 use rustix::fs::OFlags;
 
 use super::fds::Slot;
-use super::node::{Dir, Kind, Node, Place};
+use super::node::{self, Dir, Kind, Node, Place};
 use super::{Invalidate, Overlay, Result};
 use crate::layer::resolve::LowerDir;
 use crate::layer::watch::{Change, DriftSink, Subscription};
 use crate::names::RelPath;
 use crate::sys::calls::File;
-use crate::sys::{At, Stat, Time};
+use crate::sys::{At, Stat, Time, open_beneath};
 
 /// The record of drifted paths in the work area: one path as JSON a line.
 const FILE: &str = "drift";
@@ -82,18 +82,20 @@ impl Drift {
 
     /// Watches a directory; false where that is refused.
     pub(super) fn watch(&self, node: u64, dir: BorrowedFd<'_>) -> bool {
-        let Some(subscription) = self.subscription.get() else { return true };
-        match subscription.add(dir, node) {
-            Ok(()) => true,
-            Err(e) => {
-                if !self.limited.swap(true, Ordering::Relaxed) {
-                    log::warn!(
-                        "cannot watch the base ({e}): caching for moments only; raise fs.inotify.max_user_watches"
-                    );
-                }
-                false
-            }
+        self.subscription.get().is_none_or(|subscription| self.watched(subscription.add(dir, node)))
+    }
+
+    /// Watches a file by itself; false where that is refused.
+    pub(super) fn watch_file(&self, node: u64, file: BorrowedFd<'_>) -> bool {
+        self.subscription.get().is_none_or(|subscription| self.watched(subscription.add_file(file, node)))
+    }
+
+    fn watched(&self, added: Result<()>) -> bool {
+        let Err(e) = added else { return true };
+        if !self.limited.swap(true, Ordering::Relaxed) {
+            log::warn!("cannot watch the base ({e}): caching for moments only; raise fs.inotify.max_user_watches");
         }
+        false
     }
 
     pub(super) fn unwatch(&self, node: u64) {
@@ -188,6 +190,23 @@ impl Overlay {
         }
     }
 
+    /// A file was changed through any of its names.
+    fn file_changed(&self, node: &Arc<Node>, file: &node::File) {
+        let Place::Lower { layer, path, .. } = file.state.read().place.clone() else { return };
+        if self.is_preserved(&path) {
+            return;
+        }
+        let stat =
+            open_beneath(&layer.root, &path, OFlags::PATH | OFlags::NOFOLLOW).and_then(|fd| Stat::of(fd.as_fd()));
+        if stat.is_ok_and(|stat| self.without_our_names(&layer, stat) != stat) {
+            return;
+        }
+        self.drift.note(&path);
+        if let Some(sink) = self.drift.sink() {
+            out_of_date(&*sink, node);
+        }
+    }
+
     /// The directory itself was moved, removed or given other attributes.
     fn dir_changed(&self, node: &Arc<Node>, lower: &LowerDir) {
         if self.is_preserved(&lower.path) {
@@ -205,24 +224,27 @@ impl Overlay {
     }
 }
 
-/// Has everything that is cached of a directory asked for again, and what a lookup of it is about to bring as well.
-fn out_of_date(sink: &dyn Invalidate, dir: &Node) {
-    for parent in dir.parents() {
+/// Has everything that is cached of a node asked for again, and what a lookup of it is about to bring as well.
+fn out_of_date(sink: &dyn Invalidate, node: &Node) {
+    for parent in node.parents() {
         sink.settle(parent.id);
     }
-    sink.node(dir.id, true);
+    sink.node(node.id, true);
 }
 
 impl DriftSink for Overlay {
-    fn changed(&self, dir: u64, change: Change) {
-        let Some(node) = self.table.get(dir) else { return };
-        let Kind::Dir(dir) = &node.kind else { return };
+    fn changed(&self, token: u64, change: Change) {
+        let Some(node) = self.table.get(token) else { return };
+        let dir = match &node.kind {
+            Kind::Dir(dir) => dir,
+            Kind::File(file) => return self.file_changed(&node, file),
+        };
         let lowers = Arc::clone(&dir.state.read().lowers);
         let Some(lower) = lowers.iter().find(|lower| lower.layer.watch) else { return };
         match change {
             Change::Name(name) => self.name_changed(&node, dir, lower, &name),
             Change::Content(name) => self.content_changed(&node, lower, &name),
-            Change::Dir => self.dir_changed(&node, lower),
+            Change::Itself => self.dir_changed(&node, lower),
         }
     }
 

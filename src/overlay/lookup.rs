@@ -61,14 +61,18 @@ impl Overlay {
         for slot in [Slot::UpperDir, Slot::Read, Slot::Write] {
             self.fds.remove(self.owner, node.id, slot);
         }
-        if let Kind::Dir(dir) = &node.kind {
-            for lower in dir.state.read().lowers.iter() {
-                self.fds.remove(self.owner, node.id, Slot::LowerDir(lower.layer.id));
+        let watched = match &node.kind {
+            Kind::Dir(dir) => {
+                for lower in dir.state.read().lowers.iter() {
+                    self.fds.remove(self.owner, node.id, Slot::LowerDir(lower.layer.id));
+                }
+                self.listings.lock().remove(node.id);
+                &dir.watched
             }
-            if dir.watched.load(Ordering::Relaxed) {
-                self.drift.unwatch(node.id);
-            }
-            self.listings.lock().remove(node.id);
+            Kind::File(file) => &file.watched,
+        };
+        if watched.load(Ordering::Relaxed) {
+            self.drift.unwatch(node.id);
         }
     }
 
@@ -142,8 +146,15 @@ impl Overlay {
             let origin = Origin { ident, dev: stat.dev, indexed: true, ctime: None };
             return self.enter_upper(link, &data, Some(origin));
         }
-        let place = Place::Lower { layer, path, shared };
-        self.enter_file(link, (self.lower_id(stat), stat.dev, ident), stat, place)
+        let place = Place::Lower { layer: Arc::clone(&layer), path: path.clone(), shared };
+        let (node, attr) = self.enter_file(link, (self.lower_id(stat), stat.dev, ident), stat, place)?;
+        if shared.is_none() {
+            return Ok((node, attr));
+        }
+        self.watch_file(&node, &layer, &path)?;
+        // What was read before the watch stood may be old.
+        let attr = self.attr(&node)?;
+        Ok((node, attr))
     }
 
     fn enter_file(
@@ -307,9 +318,9 @@ impl Overlay {
             }
             Kind::File(file) => {
                 let state = file.state.read();
-                let lower = matches!(state.place, Place::Lower { .. });
-                match state.links.first() {
-                    Some((parent, _)) if lower => self.ttl(parent),
+                match (&state.place, state.links.first()) {
+                    (Place::Lower { shared: Some(_), .. }, _) if !file.watched.load(Ordering::Relaxed) => MOMENT,
+                    (Place::Lower { .. }, Some((parent, _))) => self.ttl(parent),
                     _ => FOREVER,
                 }
             }
@@ -359,6 +370,21 @@ impl Overlay {
             dir.state.write().unwatched = true;
         }
     }
+
+    /// Watches a file of the base that has other names, which may lie in directories that nobody looks at, or outside of
+    /// the base. `ESTALE` where something else is there now.
+    pub(super) fn watch_file(&self, node: &Node, layer: &Layer, path: &RelPath) -> Result<()> {
+        let file = node.file()?;
+        if !layer.watch || file.file_type == FileType::Symlink || file.watched.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let fd = open_beneath(&layer.root, path, OFlags::PATH | OFlags::NOFOLLOW).map_err(gone)?;
+        if Stat::of(fd.as_fd())?.ident() != node.ident {
+            return Err(Errno::STALE);
+        }
+        file.watched.store(self.drift.watch_file(node.id, fd.as_fd()), Ordering::Relaxed);
+        Ok(())
+    }
 }
 
 fn open_lower_dir(lower: &LowerDir) -> Result<OwnedFd> {
@@ -388,6 +414,7 @@ fn node_of(id: u64, wanted: u64, ident: Ident, kind: Kind) -> Node {
 }
 
 fn file_node(id: u64, wanted: u64, ident: Ident, stat: &Stat, link: &Link, place: Place) -> Node {
-    let state = FileState { links: vec![link.clone()], place };
-    node_of(id, wanted, ident, Kind::File(File { file_type: stat.file_type(), state: RwLock::new(state) }))
+    let state = RwLock::new(FileState { links: vec![link.clone()], place });
+    let file = File { file_type: stat.file_type(), watched: AtomicBool::new(false), state };
+    node_of(id, wanted, ident, Kind::File(file))
 }

@@ -98,6 +98,8 @@ pub(super) struct Inherit {
 #[derive(Debug)]
 pub(super) struct File {
     pub(super) file_type: FileType,
+    /// It has other names in the base and is watched by itself.
+    pub(super) watched: AtomicBool,
     pub(super) state: RwLock<FileState>,
 }
 

@@ -107,3 +107,23 @@ fn a_file_that_is_seen_while_it_is_made() {
     let late = || (0..NAMES).find(|n| fs::symlink_metadata(seen.join(format!("f{n}"))).map_or(0, |it| it.len()) != 16);
     soon("the size of every file", || late().is_none());
 }
+
+/// A file may have other names in directories that nobody looked into, and outside of the base.
+#[test]
+fn a_file_that_is_changed_through_another_name() {
+    let mount = RawMount::new(|base| {
+        fs::create_dir(base.join("unseen")).expect("mkdir");
+        for name in ["a", "b"] {
+            fs::write(base.join(name), "old\n").expect("write");
+        }
+        fs::hard_link(base.join("a"), base.join("unseen/a")).expect("link");
+        fs::hard_link(base.join("b"), base.with_file_name("outside")).expect("link");
+    });
+    let others = [("a", mount.base().join("unseen/a")), ("b", mount.base().with_file_name("outside"))];
+    for (name, other) in others {
+        let shown = || mount.sh(&format!("cat {name}; stat -c %s,%h {name}"));
+        assert_eq!((shown(), shown()), ("old\n4,2".into(), "old\n4,2".into()));
+        fs::write(other, "through the other\n").expect("write");
+        soon("the change", || shown() == "through the other\n18,2");
+    }
+}

@@ -19,7 +19,7 @@ impl DriftSink for Ear {
     }
 
     fn overflow(&self) {
-        let _ = self.0.lock().send((u64::MAX, Change::Dir));
+        let _ = self.0.lock().send((u64::MAX, Change::Itself));
     }
 }
 
@@ -71,7 +71,7 @@ fn tells_names_contents_and_the_directory_itself() {
     fs::rename(dir.join("new"), dir.join("newer")).expect("rename");
     until(&rx, |c| *c == (7, name("newer")));
     fs::rename(&dir, tmp.path().join("e")).expect("rename");
-    until(&rx, |c| *c == (7, Change::Dir));
+    until(&rx, |c| *c == (7, Change::Itself));
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn a_directory_that_goes_ends_its_watch() {
     add(&subscription, &d, 1);
     add(&subscription, &e, 2);
     fs::remove_dir(&d).expect("rmdir");
-    until(&rx, |c| *c == (1, Change::Dir));
+    until(&rx, |c| *c == (1, Change::Itself));
     // A later event has been read only after IN_IGNORED, which the kernel queued before it.
     fs::write(e.join("x"), "").expect("write");
     until(&rx, |c| *c == (2, name("x")));
