@@ -42,6 +42,8 @@ pub enum Kind {
     Unavailable,
     /// A record on disk cannot be read, or is of a newer format.
     Corrupt,
+    /// A command that settings name failed.
+    Hook,
     /// A git repository is in a state that this cannot work with.
     Git,
     /// The time limit ran out.
@@ -69,6 +71,7 @@ impl Kind {
             Kind::NoShell => "no-shell",
             Kind::Unavailable => "unavailable",
             Kind::Corrupt => "corrupt",
+            Kind::Hook => "hook",
             Kind::Git => "git",
             Kind::TimedOut => "timed-out",
             Kind::Cancelled => "cancelled",
@@ -79,7 +82,7 @@ impl Kind {
     /// The kind for a word that [`as_str`](Self::as_str) gave.
     pub fn parse(word: &str) -> Option<Self> {
         use Kind::*;
-        const ALL: [Kind; 17] = [
+        const ALL: [Kind; 18] = [
             Usage,
             NotFound,
             Exists,
@@ -93,6 +96,7 @@ impl Kind {
             NoShell,
             Unavailable,
             Corrupt,
+            Hook,
             Git,
             TimedOut,
             Cancelled,
@@ -118,6 +122,7 @@ impl Kind {
             | Kind::NoShell
             | Kind::Unavailable
             | Kind::Corrupt
+            | Kind::Hook
             | Kind::Git
             | Kind::Cancelled
             | Kind::Io => 1,

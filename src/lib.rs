@@ -12,6 +12,7 @@
 
 pub mod api;
 pub mod cli;
+pub mod config;
 pub mod copy;
 pub mod durable;
 pub mod error;

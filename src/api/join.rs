@@ -3,6 +3,7 @@
 //! A fork is merged while its lock is held and its state says so. It is unmounted for that long, so that it stands still:
 //! no writer, no page that is written back later. Lock order: the fork's lock, then the parent's.
 
+use super::hooks::{self, PreMerge};
 use crate::durable::{Holder, Wait};
 use crate::error::{Error, Kind, Result};
 use crate::fork::preserved::{self, Siblings};
@@ -25,15 +26,16 @@ pub struct Landing {
 }
 
 /// Merges a fork into its parent, whole or not at all. The fork is removed where everything of it has landed, unless it is
-/// to be kept. `waiting` is told who holds the parent's lock.
+/// to be kept. The fork's `pre_merge` commands run first. `waiting` is told who holds the parent's lock.
 ///
 /// # Errors
-/// `InUse` where processes are in the fork, and whatever [`merge::merge`] fails with; the parent is as it was, and the
+/// `Hook` where one of those commands fails, `InUse` where processes are in the fork, and whatever [`merge::merge`] fails with; the parent is as it was, and the
 /// fork lives. Conflicts are no error.
 pub fn merge_fork(
     forks: &Forks,
     record: &Record,
     options: &Options,
+    pre_merge: PreMerge<'_>,
     wait: Wait,
     waiting: impl FnOnce(Option<&Holder>),
 ) -> Result<Landing> {
@@ -41,6 +43,9 @@ pub fn merge_fork(
     let Some(mut locked) = forks.lock(&record.id, "merge")? else {
         return Err(Error::new(Kind::NotFound, format!("the fork {} is gone", record.name())));
     };
+    if forks.is_changed(&locked.record)? != Some(false) {
+        hooks::pre_merge(forks, &locked.record, pre_merge, &options.cancel)?;
+    }
     let source = source(store, &locked.record)?;
     let first = merge::plan(&source, options)?;
     if !first.conflicts.is_empty() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::{CancelToken, Environment, EnvironmentMerger, Merged, join};
+use super::{CancelToken, Environment, EnvironmentMerger, Merged, PreMerge, join};
 use crate::durable::Wait;
 use crate::error::{Context, Error, Kind, Result};
 use crate::fork::Record;
@@ -57,7 +57,7 @@ impl EnvironmentMerger for Merger {
         // The child stays until its cleanup, as the caller was promised.
         let into = target(&record, parent.root()?)?;
         let options = Options { keep: true, into, cancel: cancel.clone(), ..self.options.clone() };
-        let landing = join::merge_fork(&forks, &record, &options, self.wait, |_| {});
+        let landing = join::merge_fork(&forks, &record, &options, PreMerge::Run(None), self.wait, |_| {});
         let kept = record.path(&forks.store().fork(&record.id));
         match landing {
             Ok(landing) if landing.merged => Ok(merged(&landing.plan)),

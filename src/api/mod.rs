@@ -28,6 +28,7 @@
 mod cleanup;
 mod environment;
 mod forker;
+mod hooks;
 pub mod host;
 mod join;
 mod manager;
@@ -41,6 +42,7 @@ pub use environment::{
     Workspace,
 };
 pub use forker::{Builder, Forker};
+pub use hooks::{PreMerge, create_fork};
 pub use join::{Landing, merge_fork, recover, source};
 pub use manager::{Managed, Manager};
 pub use merger::{Merger, SerializingMerger};

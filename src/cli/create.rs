@@ -11,6 +11,8 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::output::{self, Context};
+use crate::api;
+use crate::config::{self, Settings};
 use crate::error::{Error, Kind, Result};
 use crate::fork::{Created, Forks, Id, Label, Owner, Request, Store, status, trash};
 use crate::strategy::{Hide, Progress, Symlinks, Way, Wishes};
@@ -30,12 +32,11 @@ pub(super) struct Create {
     /// Who will work in it
     #[arg(long, value_name = "NAME")]
     agent: Option<String>,
-    /// How to make it
-    #[arg(long, value_enum, default_value_t = Wanted::Auto)]
-    strategy: Wanted,
-    /// What to do with symbolic links
-    #[arg(long, value_enum, default_value_t = Links::Keep)]
-    symlinks: Links,
+    #[command(flatten)]
+    way: Choice,
+    /// What to do with symbolic links [default: keep]
+    #[arg(long, value_enum)]
+    symlinks: Option<Links>,
     /// Bring uncommitted changes over (with --strategy worktree)
     #[arg(long)]
     dirty: bool,
@@ -71,9 +72,27 @@ pub(super) enum Wanted {
     Worktree,
 }
 
+/// The option for the way to make a fork.
+#[derive(Args, Clone, Copy)]
+pub(super) struct Choice {
+    /// How to make the fork [default: auto]
+    #[arg(long, value_enum)]
+    strategy: Option<Wanted>,
+}
+
+impl Choice {
+    /// The one way that is asked for here or in the settings; `None` for the first that works.
+    pub(super) fn way(self, settings: &Settings) -> Option<Way> {
+        let set = match settings.strategy {
+            None | Some(config::Wanted::Auto) => None,
+            Some(config::Wanted::Way(way)) => Some(way),
+        };
+        self.strategy.map_or(set, Wanted::way)
+    }
+}
+
 impl Wanted {
-    /// The one way that is asked for; `None` for the first that works.
-    pub(super) fn way(self) -> Option<Way> {
+    fn way(self) -> Option<Way> {
         match self {
             Wanted::Auto => None,
             Wanted::Overlay => Some(Way::Overlay),
@@ -96,9 +115,10 @@ enum Links {
 
 impl Create {
     pub(super) fn run(self, context: &Context) -> Result<u8> {
-        let request = self.request()?;
         let forks = Forks::open(context.store()?)?;
-        let Created { record, existed } = forks.create(&request)?;
+        let settings = context.settings(&forks.root_of(&self.base)?)?;
+        let request = self.request(&settings)?;
+        let Created { record, existed } = api::create_fork(&forks, &request, &settings, Some(rustix::stdio::stderr()))?;
         if existed {
             output::note(&format!("the fork {} was there already, made the same way", record.name()));
         }
@@ -114,7 +134,7 @@ impl Create {
         Ok(0)
     }
 
-    fn request(self) -> Result<Request> {
+    fn request(self, settings: &Settings) -> Result<Request> {
         let label = self.label.map(label).transpose()?;
         let id = self.id.as_deref().map(str::parse::<Id>).transpose()?;
         // The command itself is gone in a moment; whoever called it is who will use the fork.
@@ -124,15 +144,16 @@ impl Create {
                 .and_then(|pid| Owner::of(pid.as_raw_nonzero().get().unsigned_abs()).ok())
                 .map_or_else(Owner::current, Ok)?,
         };
-        let strategy = self.strategy.way();
+        let strategy = self.way.way(settings);
         if self.dirty && strategy != Some(Way::Worktree) {
             let what = "--dirty is for --strategy worktree: the other strategies bring uncommitted changes anyway";
             return Err(Error::new(Kind::Usage, what));
         }
         let symlinks = match self.symlinks {
-            Links::Keep => Symlinks::Keep,
-            Links::Confine => Symlinks::Confine,
-            Links::Skip => Symlinks::Skip,
+            None => settings.symlinks.unwrap_or_default(),
+            Some(Links::Keep) => Symlinks::Keep,
+            Some(Links::Confine) => Symlinks::Confine,
+            Some(Links::Skip) => Symlinks::Skip,
         };
         let wishes = Wishes {
             hide: Hide { symlinks, ..Hide::default() },
@@ -140,7 +161,8 @@ impl Create {
             progress: progress(),
             ..Wishes::default()
         };
-        Ok(Request { base: self.base, id, label, agent: self.agent, owner, strategy, wishes, keep: self.keep })
+        let request = Request::new(&self.base)?;
+        Ok(Request { id, label, agent: self.agent, owner, strategy, wishes, keep: self.keep, ..request })
     }
 }
 

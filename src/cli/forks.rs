@@ -180,6 +180,11 @@ fn show(status: &Status) -> String {
     row("size", indicatif::HumanBytes(status.upper_bytes).to_string());
     row("changes", status.changes.map(|n| n.to_string()).unwrap_or_default());
     row("kept from gc", if record.keep { "yes".into() } else { String::new() });
+    let set =
+        [("excluded", &record.hide.exclude), ("post_create", &record.post_create), ("pre_merge", &record.pre_merge)];
+    for (name, list) in set {
+        list.iter().for_each(|text| row(name, text.clone()));
+    }
     for refusal in &record.refusals {
         row("refused", format!("{}: {}", refusal.strategy, refusal.reason));
     }

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::forks::say_drift;
 use super::output::{self, Context, counted};
-use crate::api::{self, Landing, source};
+use crate::api::{self, Landing, PreMerge, source};
 use crate::durable::{Holder, Wait};
 use crate::error::{Error, Kind, Result};
 use crate::fork::{self, Forks, Record, Store};
@@ -118,7 +118,8 @@ impl Merge {
             say_unmatched(&plan, &options);
             return self.report(context, &record, &plan, false, false);
         }
-        let Landing { plan, merged, removed, .. } = carry_out(&forks, &record, &options, self.wait())?;
+        let Landing { plan, merged, removed, .. } =
+            carry_out(&forks, &record, &options, context.pre_merge(), self.wait())?;
         say_unmatched(&plan, &options);
         if removed {
             super::create::empty_trash_in_background(forks.store());
@@ -147,8 +148,14 @@ impl Merge {
 }
 
 /// Merges a fork into its parent, and says whom it waits for. Where it is refused the fork is kept.
-pub(super) fn carry_out(forks: &Forks, record: &Record, options: &Options, wait: Wait) -> Result<Landing> {
-    api::merge_fork(forks, record, options, wait, waiting)
+pub(super) fn carry_out(
+    forks: &Forks,
+    record: &Record,
+    options: &Options,
+    pre_merge: PreMerge<'_>,
+    wait: Wait,
+) -> Result<Landing> {
+    api::merge_fork(forks, record, options, pre_merge, wait, waiting)
 }
 
 /// Who holds the lock that a merge waits for.

@@ -36,6 +36,9 @@ struct Cli {
     /// Print JSON instead of text
     #[arg(long, global = true)]
     json: bool,
+    /// Read neither the base's .treefork.toml nor the user's settings, and run none of their commands
+    #[arg(long, global = true)]
+    no_config: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -145,7 +148,7 @@ fn status() -> u8 {
         Ok(cli) => cli,
         Err(e) => return output::refuse_arguments(&e),
     };
-    let context = Context::new(cli.store, cli.json);
+    let context = Context::new(cli.store, cli.json, cli.no_config);
     if !cli.command.is_service() {
         output::show_warnings();
     }

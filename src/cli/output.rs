@@ -4,11 +4,13 @@
 //! `NO_COLOR` turns them off. A closed pipe ends the command in silence.
 
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 
+use crate::api::PreMerge;
+use crate::config::Settings;
 use crate::error::{Error, Kind, Result};
 use crate::fork::Store;
 
@@ -17,11 +19,13 @@ pub(super) struct Context {
     store: Option<PathBuf>,
     /// Print JSON instead of text.
     pub(super) json: bool,
+    /// Read no files of settings.
+    no_config: bool,
 }
 
 impl Context {
-    pub(super) fn new(store: Option<PathBuf>, json: bool) -> Self {
-        Self { store, json }
+    pub(super) fn new(store: Option<PathBuf>, json: bool, no_config: bool) -> Self {
+        Self { store, json, no_config }
     }
 
     /// Where the store is or would be.
@@ -47,6 +51,16 @@ impl Context {
             let remedy = if in_command() { OUTSIDE } else { "make a fork with `treefork create`, or name its --store" };
             Error::new(Kind::NotFound, what).at(path).remedy(remedy)
         })
+    }
+
+    /// What files set for forks of the base with this root.
+    pub(super) fn settings(&self, base: &Path) -> Result<Settings> {
+        if self.no_config { Ok(Settings::default()) } else { Settings::load(base) }
+    }
+
+    /// Whether the commands that hold up a merge run.
+    pub(super) fn pre_merge(&self) -> PreMerge<'static> {
+        if self.no_config { PreMerge::Skip } else { PreMerge::Run(Some(rustix::stdio::stderr())) }
     }
 
     /// Prints a value as JSON, or as the text that `text` makes of it.
@@ -193,7 +207,14 @@ fn general_hint(kind: Kind) -> Option<&'static str> {
         Kind::Vanished => Some("`treefork doctor` looks closer; the fork's changes are kept in the store"),
         Kind::Covered => Some("unmount what covers the base, or fork the base anew"),
         Kind::Astray => Some("start from a directory that the fork has too"),
-        Kind::Exists | Kind::Conflict | Kind::Git | Kind::TimedOut | Kind::Cancelled | Kind::NoShell | Kind::Io => None,
+        Kind::Exists
+        | Kind::Conflict
+        | Kind::Hook
+        | Kind::Git
+        | Kind::TimedOut
+        | Kind::Cancelled
+        | Kind::NoShell
+        | Kind::Io => None,
     }
 }
 

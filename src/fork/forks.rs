@@ -38,6 +38,8 @@ pub struct Request {
     pub strategy: Option<Way>,
     /// The details.
     pub wishes: Wishes,
+    /// Shell commands that run in the fork before it is merged, and keep it from being merged where they fail.
+    pub pre_merge: Vec<String>,
     /// Never to be reaped by gc.
     pub keep: bool,
 }
@@ -53,6 +55,7 @@ impl Request {
             owner: Owner::current()?,
             strategy: None,
             wishes: Wishes::default(),
+            pre_merge: vec![],
             keep: false,
         })
     }
@@ -179,6 +182,8 @@ impl Forks {
             refusals: vec![],
             hide: request.wishes.hide.clone(),
             private_mount: request.wishes.private_mount,
+            post_create: vec![],
+            pre_merge: request.pre_merge.clone(),
             owner: request.owner.clone(),
             created_at: at,
             state: State::Creating,
@@ -225,7 +230,7 @@ impl Forks {
                 format!("made as a {}: {} is not possible here: {}", chosen.way, refusal.strategy, refusal.reason);
             record.advisories.push(what);
         }
-        record.advisories.extend(left_out(&record.hide));
+        record.advisories.extend(left_out(&record.hide, record.strategy));
         record.refusals = chosen.refusals;
         record.enter(State::Live, dir)?;
         fault_point("fork.live")
@@ -245,6 +250,17 @@ impl Forks {
         let site = record.site(self.store.root(), dir);
         let ways = [Way::Overlay, Way::Reflink, Way::Copy, Way::Worktree];
         ways.into_iter().map(strategy::strategy).try_for_each(|strategy| strategy.destroy(&site))
+    }
+
+    /// Whether anything in a fork differs from its base as it was; `None` where that is not known cheaply.
+    pub fn is_changed(&self, record: &Record) -> Result<Option<bool>> {
+        let site = record.site(self.store.root(), &self.store.fork(&record.id));
+        strategy::strategy(record.strategy).is_changed(&site)
+    }
+
+    /// The root of the tree that a fork of this directory would be made of.
+    pub fn root_of(&self, dir: &Path) -> Result<PathBuf> {
+        Ok(origin::of(dir, self.store.root())?.0.path)
     }
 
     /// The fork that `name` means.
@@ -347,7 +363,7 @@ impl Forks {
 }
 
 /// The sentence about what of the base is left out, as asked.
-fn left_out(hide: &Hide) -> Option<String> {
+fn left_out(hide: &Hide, way: Way) -> Option<String> {
     let links = match hide.symlinks {
         Symlinks::Keep => None,
         Symlinks::Confine => Some("symbolic links that lead out of the base"),
@@ -356,7 +372,8 @@ fn left_out(hide: &Hide) -> Option<String> {
     let patterns = (!hide.exclude.is_empty()).then(|| format!("what fits {}", hide.exclude.join(", ")));
     let what: Vec<&str> = links.into_iter().chain(patterns.as_deref()).collect();
     let what = (!what.is_empty()).then(|| what.join(" and "))?;
-    Some(format!("left out, as asked: {what}; git takes what it tracks of that for deleted"))
+    let git = if way == Way::Worktree { "" } else { "; git takes what it tracks of that for deleted" };
+    Some(format!("left out, as asked: {what}{git}"))
 }
 
 /// A place where tests may fail, pause or kill.

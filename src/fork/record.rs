@@ -140,6 +140,12 @@ pub struct Record {
     /// Nothing is mounted in the store: whoever uses the fork mounts it in a namespace of its own.
     #[serde(default)]
     pub private_mount: bool,
+    /// Shell commands that ran in it when it was made.
+    #[serde(default)]
+    pub post_create: Vec<String>,
+    /// Shell commands that run in it before it is merged, and keep it from being merged where they fail.
+    #[serde(default)]
+    pub pre_merge: Vec<String>,
     /// The process it belongs to.
     pub owner: Owner,
     /// When it was made, by the real clock.
@@ -257,6 +263,8 @@ pub(super) mod tests {
             refusals: vec![],
             hide: Hide::default(),
             private_mount: false,
+            post_create: vec![],
+            pre_merge: vec![],
             owner: Owner::current().expect("own stat"),
             created_at: now(),
             state: State::Creating,

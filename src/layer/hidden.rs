@@ -5,7 +5,7 @@
 //! are those that the base had when the fork was made: below a directory that the fork renamed, too, what was hidden
 //! stays so. A merge takes nothing that is hidden for deleted: to it, the fork has never seen it.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
@@ -45,21 +45,37 @@ impl Default for Hidden {
 }
 
 impl Hide {
+    /// Whether this is a pattern; `Usage` where it is none.
+    pub fn check(pattern: &str) -> Result<()> {
+        add(&mut GitignoreBuilder::new(""), pattern)
+    }
+
     /// Makes it ready for a base that lives at this path.
     ///
     /// # Errors
-    /// `Usage`, naming the pattern that is none.
+    /// `Usage`, naming the pattern that is none, and for patterns that leave out the git directory.
     pub fn of(&self, base: &Path) -> Result<Hidden> {
-        let no_pattern = |pattern: &str, e: ignore::Error| {
-            Error::new(Kind::Usage, format!("{pattern:?} is no pattern of paths to leave out: {e}"))
-        };
         let mut patterns = GitignoreBuilder::new("");
-        for pattern in &self.exclude {
-            patterns.add_line(None, pattern).map_err(|e| no_pattern(pattern, e))?;
+        self.exclude.iter().try_for_each(|pattern| add(&mut patterns, pattern))?;
+        let exclude = patterns.build().map_err(|e| no_pattern("exclude").because(e))?;
+        if exclude.matched(".git", true).is_ignore() {
+            let what = "the patterns of what to leave out cover .git, which a fork does not do without";
+            return Err(Error::new(Kind::Usage, what).remedy("leave out less, or add \"!/.git\" as the last one"));
         }
-        let exclude = patterns.build().map_err(|e| no_pattern("exclude", e))?;
         Ok(Hidden { symlinks: self.symlinks, base: base.to_path_buf(), exclude })
     }
+}
+
+fn no_pattern(pattern: &str) -> Error {
+    Error::new(Kind::Usage, format!("{pattern:?} is no pattern of paths to leave out"))
+}
+
+fn add(patterns: &mut GitignoreBuilder, pattern: &str) -> Result<()> {
+    // A file of patterns has empty lines and comments; a pattern that hides nothing is a mistake.
+    if pattern.trim().is_empty() || pattern.starts_with('#') || pattern.contains(['\n', '\0']) {
+        return Err(no_pattern(pattern));
+    }
+    patterns.add_line(None, pattern).map(drop).map_err(|e| no_pattern(pattern).because(e))
 }
 
 impl Hidden {
@@ -68,9 +84,13 @@ impl Hidden {
         self.symlinks == Symlinks::Keep && self.exclude.is_empty()
     }
 
-    /// Whether the patterns leave out what is at this path.
+    /// Whether the patterns leave out what is at this path. Nothing of a git directory: half a repository is none.
     pub fn excludes(&self, path: &RelPath, is_dir: bool) -> bool {
-        !self.exclude.is_empty() && !path.is_root() && self.exclude.matched(path.as_path(), is_dir).is_ignore()
+        let git = || path.as_path().iter().any(|name| name == OsStr::new(".git"));
+        !self.exclude.is_empty()
+            && !path.is_root()
+            && !git()
+            && self.exclude.matched(path.as_path(), is_dir).is_ignore()
     }
 
     /// Whether the object at this path of the lower layers is hidden. `read_link` gives the target of the link at a path
@@ -148,6 +168,8 @@ mod tests {
             ("a/top", false, false),
             ("a/x.o", false, true),
             ("a/keep.o", false, false),
+            (".git/x.o", false, false),
+            ("sub/.git/target", true, false),
             ("", true, false),
         ] {
             assert_eq!(hidden.excludes(&rel(path), is_dir), left_out, "{path}");
@@ -155,7 +177,14 @@ mod tests {
         let root = crate::sys::open_root(Path::new("/")).expect("there");
         assert!(hidden.covers(&root, &rel("target/deep/down"), FileType::RegularFile));
         assert!(!hidden.covers(&root, &rel("src/deep/down"), FileType::RegularFile));
-        assert!(Hide { exclude: vec!["[z-a]".into()], ..Hide::default() }.of(Path::new("/b")).is_err());
+        let of = |patterns: &[&str]| {
+            let exclude = patterns.iter().map(ToString::to_string).collect();
+            Hide { exclude, ..Hide::default() }.of(Path::new("/b"))
+        };
+        for bad in ["[z-a]", "", "# comment", ".git", "*", ".*/"] {
+            assert_eq!(of(&[bad]).expect_err(bad).kind(), Kind::Usage);
+        }
+        of(&["*", "!/.git", "!/src"]).expect("all but two");
         assert!(Hide::default().of(Path::new("/b")).expect("nothing").is_nothing());
     }
 

@@ -5,6 +5,7 @@ mod links;
 mod scope;
 
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -464,6 +465,9 @@ impl<'a> Planner<'a> {
         }
         if stat.is_file() && before.is_none_or(|mode| mode & 0o6000 == 0) && after.is_some_and(|m| m & 0o6000 != 0) {
             notes.push("set-user-id or set-group-id".to_owned());
+        }
+        if path.as_path() == Path::new(crate::config::FILE) && action != Action::Delete {
+            notes.push("its commands run in later forks".to_owned());
         }
         let kind = stat.file_type().into();
         let mode = (before.map(|m| m & 0o7777), after.map(|m| m & 0o7777));

@@ -149,7 +149,7 @@ impl Overlay {
     }
 
     fn name_changed(&self, node: &Arc<Node>, dir: &Dir, lower: &LowerDir, name: &OsStr) {
-        if self.is_preserved(&lower.path.join(name)) {
+        if self.is_preserved(&lower.path.join(name)) || self.leaves_out(lower, name) {
             return;
         }
         self.drift.note(&lower.path.join(name));
@@ -163,7 +163,7 @@ impl Overlay {
     }
 
     fn content_changed(&self, node: &Arc<Node>, lower: &LowerDir, name: &OsStr) {
-        if self.is_preserved(&lower.path.join(name)) {
+        if self.is_preserved(&lower.path.join(name)) || self.leaves_out(lower, name) {
             return;
         }
         let sink = self.drift.sink();
@@ -205,6 +205,12 @@ impl Overlay {
         if let Some(sink) = self.drift.sink() {
             out_of_date(&*sink, node);
         }
+    }
+
+    /// Whether the fork shows nothing of that name, whatever comes to stand there.
+    fn leaves_out(&self, lower: &LowerDir, name: &OsStr) -> bool {
+        let path = lower.path.join(name);
+        self.hidden.excludes(&path, true) && self.hidden.excludes(&path, false)
     }
 
     /// The directory itself was moved, removed or given other attributes.

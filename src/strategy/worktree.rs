@@ -89,21 +89,29 @@ fn thin_out(tree: &Path, fork: &Git, hidden: &Hidden) -> Result<()> {
     let root = open_root(tree).context("cannot open", tree)?;
     let mut left_out = Vec::new();
     let tracked = fork.run(["ls-files", "-z"])?;
-    for path in tracked.split(|&b| b == 0).filter_map(RelPath::from_bytes) {
+    // Brought over with the uncommitted changes.
+    let others = fork.run(["ls-files", "-z", "--others"])?;
+    let paths = |list: &[u8]| list.split(|&b| b == 0).filter_map(RelPath::from_bytes).collect::<Vec<_>>();
+    let tracked = paths(&tracked).into_iter().map(|path| (path, true));
+    for (path, is_tracked) in tracked.chain(paths(&others).into_iter().map(|path| (path, false))) {
         let place = tree.join(&path);
         // A submodule is a directory; what of the index is not there need not be taken away.
         let Ok(stat) = fs::symlink_metadata(&place) else { continue };
         let kind = FileType::from_raw_mode(stat.mode());
         if kind != FileType::Directory && hidden.covers(&root, &path, kind) {
-            left_out.push((place, path));
+            left_out.push((place, path, is_tracked));
         }
     }
     // What a link leads through has to be there until all are judged.
     let mut overlook = Vec::new();
-    for (place, path) in left_out {
+    for (place, path, is_tracked) in left_out {
         fs::remove_file(&place).context("cannot remove", &place)?;
-        overlook.extend_from_slice(path.as_bytes());
-        overlook.push(0);
+        // Directories of which nothing else is left.
+        let _ = place.ancestors().skip(1).take_while(|dir| *dir != tree).try_for_each(fs::remove_dir);
+        if is_tracked {
+            overlook.extend_from_slice(path.as_bytes());
+            overlook.push(0);
+        }
     }
     if !overlook.is_empty() {
         fork.run_with(["update-index", "--skip-worktree", "-z", "--stdin"], &overlook)?;

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use treefork::Kind;
-use treefork::api::{CancelToken, EnvironmentForker, EnvironmentMerger, Forker, Merger, SerializingMerger, merge_fork};
+use treefork::api::{
+    CancelToken, EnvironmentForker, EnvironmentMerger, Forker, Merger, PreMerge, SerializingMerger, merge_fork,
+};
 use treefork::durable::fault::{Action, Rule, scoped};
 use treefork::durable::{FileLock, Wait};
 use treefork::fork::{Base, Forks, Request, Store};
@@ -43,7 +45,8 @@ fn a_merge_that_is_cancelled_anywhere_leaves_the_parent_and_the_child_as_they_we
         // By turns: what is kept is copied into the stage, and what is not is renamed.
         let options = Options { keep: cancelled % 2 == 0, ..Options::default() };
         let rule = Rule::new("cancel", Action::Fail(libc::ECANCELED), n);
-        let (result, _) = scoped(vec![rule], || merge_fork(&forks, &record, &options, Wait::No, |_| {}));
+        let (result, _) =
+            scoped(vec![rule], || merge_fork(&forks, &record, &options, PreMerge::Skip, Wait::No, |_| {}));
         let Err(error) = result else { break };
         cancelled += 1;
         assert_eq!(error.kind(), Kind::Cancelled, "{error}");

@@ -8,6 +8,7 @@ mod escapes;
 mod fanout;
 mod overhead;
 mod places;
+mod settings;
 mod terminal;
 mod tools;
 

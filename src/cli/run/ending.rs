@@ -13,13 +13,14 @@ use clap::Args;
 
 use super::super::merge::{carry_out, shown};
 use super::super::output;
+use crate::api::PreMerge;
+use crate::config;
 use crate::durable::Wait;
 use crate::error::Result;
 use crate::fork::{Forks, Record};
 use crate::merge::Options;
-use crate::strategy::strategy;
 
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(super) struct Ending {
     /// Merge the fork into its base when the command succeeds
     #[arg(long)]
@@ -56,6 +57,12 @@ impl Fate {
 }
 
 impl Ending {
+    /// The same with what is set in files.
+    pub(super) fn with(&self, settings: &config::Run) -> Self {
+        let (keep, keep_on_error) = (self.keep || settings.keep, self.keep_on_error || settings.keep_on_error);
+        Self { merge: self.merge, keep, keep_on_error }
+    }
+
     /// Keeps, merges or removes the fork of a command that is over.
     pub(super) fn settle(&self, forks: &Forks, record: &Record, success: bool) -> Result<Fate> {
         let keep = if success { self.keep || changed(forks, record)? } else { self.keep || self.keep_on_error };
@@ -81,7 +88,7 @@ const PATIENCE: Wait = Wait::For(Duration::from_secs(60));
 /// Merges the fork. A refusal is said, and no error: the fork has everything.
 pub(super) fn merge(forks: &Forks, record: &Record, keep: bool) -> Result<Fate> {
     let options = Options { keep, ..Options::default() };
-    let done = match carry_out(forks, record, &options, PATIENCE) {
+    let done = match carry_out(forks, record, &options, PreMerge::Run(Some(rustix::stdio::stderr())), PATIENCE) {
         Ok(done) => done,
         Err(e) => {
             output::note(&format!("the merge failed: {e}"));
@@ -106,8 +113,7 @@ pub(super) fn merge(forks: &Forks, record: &Record, keep: bool) -> Result<Fate> 
 
 /// Whether anything in the fork differs from its base; where that is not known cheaply, it may.
 pub(super) fn changed(forks: &Forks, record: &Record) -> Result<bool> {
-    let site = record.site(forks.store().root(), &forks.store().fork(&record.id));
-    Ok(strategy(record.strategy).is_changed(&site)?.unwrap_or(true))
+    Ok(forks.is_changed(record)?.unwrap_or(true))
 }
 
 /// How to go on with a kept fork.

@@ -19,7 +19,8 @@ use serde::Serialize;
 use super::create;
 use super::forks::say_drift;
 use super::output::{self, Context};
-use crate::api::{caveat, target};
+use crate::api::{caveat, create_fork, target};
+use crate::config;
 use crate::error::{Error, Kind, Result};
 use crate::fork::{Forks, Record, Request, journal};
 use crate::run::{self, Environment, Event, Handle, Outcome};
@@ -42,9 +43,8 @@ pub(super) struct Run {
     /// What to call the fork
     #[arg(long, value_name = "NAME")]
     label: Option<OsString>,
-    /// How to make the fork
-    #[arg(long, value_enum, default_value_t = create::Wanted::Auto)]
-    strategy: create::Wanted,
+    #[command(flatten)]
+    way: create::Choice,
     #[command(flatten)]
     ending: Ending,
     #[command(flatten)]
@@ -102,22 +102,24 @@ impl Run {
     }
 
     fn carry_out(self, context: &Context) -> Result<(Outcome, u8)> {
-        let command = self.command.clone();
-        let job = self.options.job(command)?;
+        let forks = Forks::open(context.store()?)?;
+        let settings = context.settings(&forks.root_of(&self.base)?)?;
+        let job = self.options.job(self.command.clone(), &settings.run)?;
+        let ending = self.ending.with(&settings.run);
         let mut request = Request::new(&self.base)?;
         request.label = self.label.map(create::label).transpose()?;
-        request.keep = self.ending.keep;
-        request.strategy = self.strategy.way();
+        request.keep = ending.keep;
+        request.strategy = self.way.way(&settings);
+        request.wishes.hide.symlinks = settings.symlinks.unwrap_or_default();
         request.wishes.private_mount = private_mount(request.strategy, &self.options);
         let signals = signals::Forwarding::start()?;
-        let forks = Forks::open(context.store()?)?;
-        let record = forks.create(&request)?.record;
+        let record = create_fork(&forks, &request, &settings, Some(rustix::stdio::stderr()))?.record;
         for advisory in &record.advisories {
             output::note(advisory);
         }
         let outcome = in_fork(&forks, &record, job, &signals);
         let success = outcome.as_ref().is_ok_and(|outcome| outcome.end.is_success());
-        let fate = self.ending.settle(&forks, &record, success);
+        let fate = ending.settle(&forks, &record, success);
         create::empty_trash_in_background(forks.store());
         let (outcome, fate) = (outcome?, fate?);
         let status = if fate == Fate::Refused { OWN_FAILURE } else { outcome.end.status() };
@@ -130,8 +132,8 @@ impl Run {
 
 impl Exec {
     pub(super) fn run(self, context: &Context) -> Result<u8> {
-        let done = self.options.job(self.command.clone()).and_then(|job| in_existing(context, &self.fork, job, true));
-        match done {
+        let job = |settings: &config::Run| self.options.job(self.command.clone(), settings);
+        match in_existing(context, &self.fork, job, true) {
             Ok(outcome) => Ok(leave(&outcome, outcome.end.status())),
             Err(e) => Ok(failure(&e, context)),
         }
@@ -140,15 +142,15 @@ impl Exec {
 
 impl Shell {
     pub(super) fn run(self, context: &Context) -> Result<u8> {
-        let done = self.job(context).and_then(|job| in_existing(context, &self.fork, job, false));
-        match done {
+        let job = |settings: &config::Run| self.job(context, settings);
+        match in_existing(context, &self.fork, job, false) {
             Ok(outcome) => Ok(leave(&outcome, outcome.end.status())),
             Err(e) => Ok(failure(&e, context)),
         }
     }
 
     /// The caller's own shell, with the fork's name in the prompt where the shell can be told so from outside.
-    fn job(&self, context: &Context) -> Result<run::Job> {
+    fn job(&self, context: &Context, settings: &config::Run) -> Result<run::Job> {
         let record = Forks::open(context.store_of(&self.fork)?)?.find(&self.fork)?;
         let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty()).unwrap_or("/bin/sh".into());
         let name = std::path::Path::new(&shell).file_name().unwrap_or_default().to_owned();
@@ -159,7 +161,7 @@ impl Shell {
                           function fish_prompt; echo -n \"($TREEFORK_LABEL) \"; treefork_prompt; end";
             command.extend(["--init-command".into(), prompt.into()]);
         }
-        let mut job = self.options.job(command)?;
+        let mut job = self.options.job(command, settings)?;
         if name == "bash" {
             // Runs before each prompt, after whatever the user's own files made of PS1.
             let own = job.environment.get("PROMPT_COMMAND").unwrap_or_default().to_owned();
@@ -175,9 +177,15 @@ impl Shell {
 }
 
 /// Runs a job in a fork that exists.
-fn in_existing(context: &Context, name: &str, job: run::Job, summary: bool) -> Result<Outcome> {
-    let signals = signals::Forwarding::start()?;
+fn in_existing(
+    context: &Context,
+    name: &str,
+    job: impl FnOnce(&config::Run) -> Result<run::Job>,
+    summary: bool,
+) -> Result<Outcome> {
     let forks = Forks::open(context.store_of(name)?)?;
+    let job = job(&context.settings(&forks.find(name)?.base.path)?.run)?;
+    let signals = signals::Forwarding::start()?;
     let (record, _) = forks.ready(name)?;
     let outcome = in_fork(&forks, &record, job, &signals)?;
     if context.json && summary {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use crate::config;
 use crate::error::{Error, Kind, Result};
 use crate::run::{Isolation, Job};
 
@@ -51,20 +52,24 @@ impl Options {
         self.isolation == Wanted::Path
     }
 
-    /// A job with these options.
-    pub(super) fn job(&self, args: Vec<OsString>) -> Result<Job> {
+    /// A job with these options, and with what is set in files.
+    pub(super) fn job(&self, args: Vec<OsString>, settings: &config::Run) -> Result<Job> {
+        let read_only_root = self.ro_root || settings.ro_root;
+        let no_network = self.no_network || settings.no_network;
+        let hide = [self.hide.clone(), there(&settings.hide)].concat();
         if self.isolation == Wanted::Cwd {
             let needs_spaces =
-                [(self.ro_root, "--ro-root"), (!self.hide.is_empty(), "--hide"), (self.no_network, "--no-network")];
+                [(read_only_root, "--ro-root"), (!hide.is_empty(), "--hide"), (no_network, "--no-network")];
             if let Some((_, option)) = needs_spaces.into_iter().find(|(given, _)| *given) {
-                return Err(Error::new(Kind::Usage, format!("{option} does nothing with --isolation cwd")));
+                let what = format!("{option}, given or set in a file, does nothing with --isolation cwd");
+                return Err(Error::new(Kind::Usage, what));
             }
         }
         if let Some(path) = self.hide.iter().chain(&self.rw).find(|path| !path.exists()) {
             return Err(Error::new(Kind::Usage, "there is nothing at").at(path));
         }
         let mut environment = super::environment(self.env_file.as_deref())?;
-        if self.git_hardening {
+        if self.git_hardening || settings.git_hardening {
             environment.harden_git();
         }
         Ok(Job {
@@ -75,14 +80,19 @@ impl Options {
                 Wanted::Path => Isolation::Path,
                 Wanted::Cwd => Isolation::Cwd,
             },
-            read_only_root: self.ro_root,
-            writable: self.rw.clone(),
-            hide: self.hide.clone(),
-            no_network: self.no_network,
+            read_only_root,
+            writable: if self.ro_root { self.rw.clone() } else { there(&settings.rw) },
+            hide,
+            no_network,
             stdio: [None, None, None],
-            timeout: self.timeout,
+            timeout: self.timeout.or(settings.timeout),
         })
     }
+}
+
+/// Those of the paths that exist: files of settings are written for many machines.
+fn there(paths: &[PathBuf]) -> Vec<PathBuf> {
+    paths.iter().filter(|path| path.exists()).cloned().collect()
 }
 
 /// A time with a unit; a bare number counts seconds, as `timeout(1)` does.

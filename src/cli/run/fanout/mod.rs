@@ -22,6 +22,7 @@ use super::super::output::Context;
 use super::ending::{self, Fate};
 use super::options::Options;
 use super::{OWN_FAILURE, failure, signals};
+use crate::config::Settings;
 use crate::error::{Error, Kind, Result};
 use crate::fork::{Forks, Id, Label};
 use crate::run::{Handle, fan_out};
@@ -63,6 +64,8 @@ pub(in super::super) struct Fanout {
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
     #[command(flatten)]
+    way: create::Choice,
+    #[command(flatten)]
     options: Options,
     // clap takes an n in braces for a line break, so that it cannot be shown as it is to be written.
     /// The command and its arguments; names in braces, as {label}, stand for their values: label, n (the number) and the
@@ -85,6 +88,7 @@ enum Merge {
 struct Shared<'a> {
     args: &'a Fanout,
     forks: Forks,
+    settings: Settings,
     prefix: String,
     matrix: Matrix,
     stop: Arc<AtomicBool>,
@@ -112,9 +116,11 @@ impl Fanout {
             return Err(Error::new(Kind::Usage, "there is nothing to do: no forks"));
         }
         let jobs = self.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+        let forks = Forks::open(context.store()?)?;
         let shared = Shared {
             args: self,
-            forks: Forks::open(context.store()?)?,
+            settings: context.settings(&forks.root_of(&self.base)?)?,
+            forks,
             prefix: self.prefix()?,
             matrix,
             stop: Arc::default(),

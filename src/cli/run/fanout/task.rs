@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::super::ending::{Fate, changed};
 use super::super::{end_word, said};
 use super::Shared;
 use super::matrix::{Variables, fill};
-use crate::api::target;
+use crate::api::{create_fork, target};
 use crate::error::{Context, Error, Kind, Result};
 use crate::fork::{Record, Request, journal, status};
 use crate::run::{self, Outcome};
@@ -114,11 +114,13 @@ impl<'a> Task<'a> {
         let shared = self.shared;
         let mut request = Request::new(&shared.args.base)?;
         request.label = Some(shared.label(self.row.n)?);
-        request.wishes.private_mount = super::super::private_mount(None, &shared.args.options);
-        let record = shared.forks.create(&request)?.record;
+        request.strategy = shared.args.way.way(&shared.settings);
+        request.wishes.hide.symlinks = shared.settings.symlinks.unwrap_or_default();
+        request.wishes.private_mount = super::super::private_mount(request.strategy, &shared.args.options);
+        let mut log = self.log()?;
+        let record = create_fork(&shared.forks, &request, &shared.settings, Some(log.as_fd()))?.record;
         self.row.fork = Some(record.id.to_string());
         self.row.record = Some(record.clone());
-        let mut log = self.log()?;
         let args = shared.args.command.iter().map(|arg| fill(arg, &self.row.variables)).collect();
         let outcome = self.run_in(&record, args, duplicate(&log)?, duplicate(&log)?)?;
         self.row.output = tail(&mut log)?;
@@ -138,7 +140,7 @@ impl<'a> Task<'a> {
 
     /// Runs a command in the fork, where a signal or another's success can end it.
     fn run_in(&self, record: &Record, args: Vec<OsString>, output: OwnedFd, error: OwnedFd) -> Result<Outcome> {
-        let mut job = self.shared.args.options.job(args)?;
+        let mut job = self.shared.args.options.job(args, &self.shared.settings.run)?;
         for (name, value) in &self.row.variables {
             if !matches!(name.as_str(), "n" | "label") {
                 job.environment.set(name, value);
@@ -178,10 +180,11 @@ impl<'a> Task<'a> {
     fn tidy(&mut self) -> Result<()> {
         let Some(record) = self.row.record.clone() else { return Ok(()) };
         let (args, forks) = (self.shared.args, &self.shared.forks);
+        let keep = args.keep || self.shared.settings.run.keep;
         let keep = if self.row.success {
-            args.keep || args.merge != super::Merge::None || changed(forks, &record)?
+            keep || args.merge != super::Merge::None || changed(forks, &record)?
         } else {
-            args.keep_on_error
+            keep || args.keep_on_error || self.shared.settings.run.keep_on_error
         };
         if keep {
             self.row.settled(Fate::Kept);
