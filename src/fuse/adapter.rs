@@ -100,6 +100,16 @@ impl Adapter {
         }
     }
 
+    fn list_now(&self, ino: INodeNo, offset: u64, mut reply: ReplyDirectory) {
+        let listed = self.call(Op::ReadDir, |fs| {
+            fs.readdir(ino.0, offset, &mut |e| reply.add(INodeNo(e.ino), e.next, file_type(e.kind), e.name))
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+
     fn write_now(&self, node: u64, offset: u64, data: &[u8], flags: WriteFlags, reply: ReplyWrite) {
         let kill = flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         written(reply, self.call(Op::Write, |fs| fs.write(node, offset, data, kill)));
@@ -121,6 +131,10 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        if self.overlay.may_make_stand_ins(parent.0, Some(name)) {
+            let name = name.to_os_string();
+            return self.slowly(move |this| found(reply, this.call(Op::Lookup, |fs| fs.lookup(parent.0, &name))));
+        }
         found(reply, self.call(Op::Lookup, |fs| fs.lookup(parent.0, name)));
     }
 
@@ -252,14 +266,11 @@ impl Filesystem for Adapter {
         self.slowly(move |this| empty(reply, this.call(Op::FsyncDir, |fs| fs.fsync(ino.0, datasync))));
     }
 
-    fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let listed = self.call(Op::ReadDir, |fs| {
-            fs.readdir(ino.0, offset, &mut |e| reply.add(INodeNo(e.ino), e.next, file_type(e.kind), e.name))
-        });
-        match listed {
-            Ok(()) => reply.ok(),
-            Err(e) => reply.error(errno(e)),
+    fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, reply: ReplyDirectory) {
+        if offset == 0 && self.overlay.may_make_stand_ins(ino.0, None) {
+            return self.slowly(move |this| this.list_now(ino, offset, reply));
         }
+        self.list_now(ino, offset, reply);
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {

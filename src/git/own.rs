@@ -71,7 +71,8 @@ const LOOKED_INTO: usize = 512;
 /// Where repositories in `base` may be that a look at the top finds: the top itself, the submodules that it lists, the
 /// linked work trees that it knows, and whatever has a `.git` file or link in the directories nearest to the top.
 ///
-/// Costs nothing that grows with the tree. What it misses is a work tree deep down that belongs to a repository outside.
+/// Costs nothing that grows with the tree. What it misses is a work tree deep down that belongs to a repository outside:
+/// an overlay puts that right when somebody gets there ([`fixes_at`]).
 pub fn likely_tops(base: &Path) -> Vec<RelPath> {
     let mut tops = vec![RelPath::root()];
     let modules = fs::read(base.join(".gitmodules")).unwrap_or_default();
@@ -80,18 +81,36 @@ pub fn likely_tops(base: &Path) -> Vec<RelPath> {
         let path = value.and_then(|value| value.strip_prefix(b"=")).map(<[u8]>::trim_ascii);
         tops.extend(path.map(|path| path.trim_ascii_start()).and_then(RelPath::from_bytes));
     }
-    if let Ok(Some(repo)) = Repo::at(base) {
-        for entry in fs::read_dir(repo.common_dir.join("worktrees")).into_iter().flatten().flatten() {
-            let text = fs::read(entry.path().join("gitdir")).unwrap_or_default();
-            let dot_git = Path::new(OsStr::from_bytes(text.trim_ascii_end()));
-            let top = dot_git.parent().and_then(|top| top.strip_prefix(base).ok());
-            tops.extend(top.and_then(RelPath::new).filter(|top| !top.is_root()));
-        }
-    }
+    tops.extend(work_trees(base, &RelPath::root()));
     tops.extend(near_the_top(base));
     tops.sort();
     tops.dedup();
     tops
+}
+
+/// The linked work trees in `base` that the repository in one of its directories knows.
+fn work_trees(base: &Path, top: &RelPath) -> Vec<RelPath> {
+    let Ok(Some(repo)) = Repo::at(&base.join(top)) else { return vec![] };
+    let mut tops = Vec::new();
+    for entry in fs::read_dir(repo.common_dir.join("worktrees")).into_iter().flatten().flatten() {
+        let text = fs::read(entry.path().join("gitdir")).unwrap_or_default();
+        let dot_git = Path::new(OsStr::from_bytes(text.trim_ascii_end()));
+        let top = dot_git.parent().and_then(|top| top.strip_prefix(base).ok());
+        tops.extend(top.and_then(RelPath::new).filter(|top| !top.is_root()));
+    }
+    tops
+}
+
+/// What has to differ on account of the `.git` in one directory of the base: itself, and what it says of its linked work
+/// trees. As [`fixes`].
+pub fn fixes_at(base: &Path, tree: &Path, top: &RelPath) -> Result<Vec<Fix>> {
+    let mut found = fixes(base, tree, [top])?;
+    // Git directories for those are made where they are looked at themselves.
+    let others = fixes(base, tree, &work_trees(base, top)).unwrap_or_default();
+    found.extend(others.into_iter().filter(|fix| matches!(fix, Fix::Write { .. })));
+    let mut seen = std::collections::HashSet::new();
+    found.retain(|fix| seen.insert(fix.at().clone()));
+    Ok(found)
 }
 
 /// The directories with a `.git` that is no directory, level by level, as far as the limits reach.

@@ -8,6 +8,7 @@
 pub mod hidden;
 pub mod index;
 pub mod ledger;
+pub mod manifest;
 pub mod marks;
 pub mod origins;
 pub mod preserved;

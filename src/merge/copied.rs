@@ -11,8 +11,8 @@ use super::compare::{same_data, same_owner};
 use super::parent::Parent;
 use crate::error::{Context, Result};
 use crate::layer::ledger::BaseState;
+use crate::layer::manifest::{Difference, Manifest, Pair};
 use crate::names::RelPath;
-use crate::strategy::manifest::{Difference, Manifest, Pair};
 use crate::sys::{At, open_beneath, open_root};
 
 /// Reads the change set of a copied fork.

@@ -45,8 +45,8 @@ pub use table::{Ours, Reason, Theirs, Verdict, verdict};
 use crate::durable::CancelToken;
 use crate::error::{Context, Result};
 use crate::layer::hidden::Hide;
+use crate::layer::manifest::{Manifest, PREPARED};
 use crate::names::RelPath;
-use crate::strategy::manifest::{Manifest, PREPARED};
 use crate::sys::{At, Time, open_beneath, open_root};
 
 /// A system call's result.

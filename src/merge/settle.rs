@@ -19,9 +19,9 @@ use super::parent::Parent;
 use super::stage::is_moving;
 use crate::error::{Context, Result};
 use crate::layer::ledger::{self, BaseState, Ledger};
+use crate::layer::manifest;
 use crate::layer::marks;
 use crate::names::RelPath;
-use crate::strategy::manifest;
 use crate::sys::{At, Stat, calls, open_beneath, open_root};
 
 pub(crate) fn settle(journal: &Journal, parent: &Parent) -> Result<()> {

@@ -371,7 +371,7 @@ fn metadata(from: At<'_>, to: At<'_>, stat: &Stat) -> Result<()> {
 }
 
 /// Changes entries of an upper directory without a trace in its time stamps: nothing that the fork's user did.
-fn quietly(dir: &OwnedFd, change: impl FnOnce() -> Result<()>) -> Result<()> {
+pub(super) fn quietly(dir: &OwnedFd, change: impl FnOnce() -> Result<()>) -> Result<()> {
     let at = At::object(dir);
     let stat = at.stat()?;
     change()?;

@@ -154,6 +154,7 @@ impl Overlay {
         }
         self.drift.note(&lower.path.join(name));
         self.forget_listing(node);
+        self.forget_stand_in(&lower.path, name);
         if let Some(sink) = self.drift.sink() {
             dir.absent.lock().remove(name);
             sink.entry(node.id, name);

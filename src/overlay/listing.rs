@@ -128,6 +128,9 @@ impl Overlay {
     pub fn readdir(&self, node: u64, offset: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
         let node = self.node(node)?;
         let dir = node.dir()?;
+        if offset == 0 {
+            self.stand_in_for_listing(&node)?;
+        }
         let _names = self.names.read();
         let (removed, above) = {
             let state = dir.state.read();

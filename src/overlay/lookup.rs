@@ -28,6 +28,9 @@ impl Overlay {
     pub fn lookup(&self, parent: u64, name: &OsStr) -> Result<Lookup> {
         let name = Name::new(name)?;
         let parent = self.node(parent)?;
+        if name.as_os_str() == super::STAND_IN_NAME {
+            self.stand_in(&parent)?;
+        }
         let _names = self.names.read();
         let Some(found) = self.find(&parent, name.as_os_str())? else {
             let dir = parent.dir()?;

@@ -15,6 +15,7 @@
 //! | `data` | reading and writing content |
 //! | `create`, `remove`, `rename` | changing names |
 //! | `symlink` | reading links, and keeping them in the fork |
+//! | `stand_in` | what takes the place of things that a fork must not have as they are |
 //! | `listing` | merged directory listings with offsets that stay valid |
 //! | `xattr` | extended attributes |
 //! | `preserve` | staying as it was while a merge changes the base |
@@ -32,6 +33,7 @@ mod node;
 mod preserve;
 mod remove;
 mod rename;
+mod stand_in;
 mod symlink;
 mod xattr;
 
@@ -59,6 +61,7 @@ use crate::sys::{Ident, Stat, Time};
 
 pub use fds::FdCache;
 use node::{Dir, DirState, Kind, Node, Table};
+pub use stand_in::{NAME as STAND_IN_NAME, StandIn, StandIns};
 
 /// The number of the root node.
 pub const ROOT: u64 = 1;
@@ -216,6 +219,7 @@ pub struct Overlay {
     listings: Mutex<listing::Listings>,
     drift: drift::Drift,
     hidden: Hidden,
+    stand_ins: stand_in::Made,
     /// Attributes of objects that a merge is about to preserve.
     expected: RwLock<HashMap<Ident, Stat>>,
     /// Absolute paths of the base.
@@ -270,6 +274,7 @@ impl Overlay {
             listings: Mutex::default(),
             drift,
             hidden,
+            stand_ins: stand_in::Made::default(),
             expected: RwLock::default(),
             bases: OnceLock::new(),
             retargeted: Mutex::default(),

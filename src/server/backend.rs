@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rustix::fs::StatVfsMountFlags;
 use rustix::mount::MountFlags;
 
+use super::pointers::Pointers;
 use super::protocol::{Layer, MountSpec};
 use super::table::{Backend, How, Mounted};
 use crate::error::{Context, Error, Kind, Result};
@@ -52,6 +53,7 @@ impl Fuse {
         };
         let overlay = Overlay::new(config).context("cannot set up the overlay in", &spec.work)?;
         overlay.retarget(vec![spec.base.clone()]);
+        overlay.set_stand_ins(Box::new(Pointers::new(spec)));
         for layer in &spec.layers {
             preserve(&overlay, layer)?;
         }

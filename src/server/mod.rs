@@ -16,6 +16,7 @@
 mod backend;
 mod client;
 mod log_file;
+mod pointers;
 mod protocol;
 mod run;
 mod start;

@@ -13,7 +13,6 @@ use std::path::Path;
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 
-use super::manifest::{self, Manifest, Pair};
 use super::{Made, Site, Wishes, elsewhere};
 use crate::copy::{self, Report};
 use crate::error::{Context, Result};
@@ -21,6 +20,7 @@ use crate::git::Repo;
 use crate::git::index::{self, Carried};
 use crate::git::own::{self, Fix};
 use crate::layer::ledger::BaseState;
+use crate::layer::manifest::{self, Manifest, Pair};
 use crate::names::RelPath;
 use crate::sys::{At, Stat, open_beneath, open_root};
 

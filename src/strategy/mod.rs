@@ -7,7 +7,6 @@
 mod copied;
 mod copy;
 pub mod elsewhere;
-pub mod manifest;
 mod overlay;
 mod reflink;
 mod worktree;

@@ -5,13 +5,14 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
-use super::manifest::{Manifest, PREPARED};
 use super::{Guarantees, Made, Site, Strategy, Way, Wishes, elsewhere};
 use crate::error::{Context, Error, Kind, Result};
 use crate::fuse;
 use crate::git::own;
+use crate::layer::manifest::{Difference, Manifest, PREPARED};
+use crate::layer::marks::DirMarks;
 use crate::server::{Client, Layer, MountSpec};
-use crate::sys::mounts;
+use crate::sys::{At, mounts, open_root};
 
 /// The overlay strategy.
 #[derive(Clone, Copy, Debug, Default)]
@@ -88,7 +89,9 @@ impl Strategy for Overlay {
 
     fn is_changed(&self, site: &Site) -> Result<Option<bool>> {
         if site.work().join(PREPARED).exists() {
-            return Ok(Some(!Manifest::read_as(&site.work(), PREPARED)?.compare(&site.upper())?.is_empty()));
+            let upper = site.upper();
+            let differences = Manifest::read_as(&site.work(), PREPARED)?.compare(&upper)?;
+            return Ok(Some(differences.iter().any(|difference| !only_leads_there(&upper, difference))));
         }
         let upper = site.upper();
         let mut entries = fs::read_dir(&upper).context("cannot list", &upper)?;
@@ -98,6 +101,13 @@ impl Strategy for Overlay {
     fn revive(&self, site: &Site) -> Result<()> {
         if site.private_mount { Ok(()) } else { Client::new(&site.store).mount(&Self::spec(site)) }
     }
+}
+
+/// Whether something is in an upper only for the sake of what is below it.
+fn only_leads_there(upper: &Path, difference: &Difference) -> bool {
+    let marks = || open_root(&upper.join(&difference.path)).and_then(|dir| DirMarks::read(At::new(&dir, ".")));
+    difference.now.is_some_and(|stat| stat.is_dir())
+        && marks().is_ok_and(|marks| marks.origin.is_some_and(|origin| origin.ctime.is_some()))
 }
 
 fn make(dir: &Path) -> Result<()> {

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use treefork::strategy::manifest::Manifest;
+use treefork::layer::manifest::Manifest;
 use treefork::strategy::{Copy, Hide, Made, Reflink, Site, Strategy, Symlinks, Wishes};
 
 use super::{opened_by_git, site};

@@ -8,7 +8,7 @@ use super::opened_by_git;
 use crate::common::{Env, Look, Treefork, assert_same};
 
 /// Everything that agents do with git, and the checks that git itself has.
-const WORK: &str = "
+pub(super) const WORK: &str = "
     git status --porcelain
     echo fork >> a.txt; git commit -qam 'in the fork'
     git checkout -qb topic; echo more > new.txt; git add new.txt; git commit -qm more
@@ -20,13 +20,13 @@ const WORK: &str = "
 
 /// Makes the tracked files of the repositories in these directories older than their index: git reads younger ones
 /// again, in the base as in a fork.
-fn settle(env: &Env, world: &Path, dirs: &str) {
+pub(super) fn settle(env: &Env, world: &Path, dirs: &str) {
     let old = "git ls-files -z | xargs -0 touch -hd '1 hour ago'; git update-index -q --refresh";
     env.sh(world, &format!("for dir in {dirs}; do (cd $dir; {old}); done"));
 }
 
 /// Makes `dir` a repository with two commits and a branch.
-fn repo(env: &Env, dir: &Path) {
+pub(super) fn repo(env: &Env, dir: &Path) {
     std::fs::create_dir_all(dir).expect("ours");
     env.git(dir, ["init", "-q"]);
     env.sh(dir, "echo one > a.txt; mkdir d; echo two > d/b.txt; git add -A; git commit -qm one");
@@ -57,7 +57,7 @@ fn check(treefork: &Treefork, world: &Path, base: &Path, work_in: &[&str]) -> [P
 }
 
 /// Everything about a tree, to the nanosecond.
-const LOOK: fn() -> Look = || Look::default().ctime().ino();
+pub(super) const LOOK: fn() -> Look = || Look::default().ctime().ino();
 
 #[test]
 fn case_76_linked_work_tree() {

@@ -1,6 +1,7 @@
 //! The ways to make a fork, each held to what it promises.
 
 mod copies;
+mod deep;
 mod elsewhere;
 mod hidden;
 mod merging;

@@ -7,21 +7,22 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
 use std::io::{BufRead, BufReader, BufWriter, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Dir, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::ledger::BaseState;
 use crate::durable;
 use crate::error::{Context, Error, Kind, Result};
-use crate::layer::ledger::BaseState;
+
 use crate::names::RelPath;
-use crate::sys::{At, Ident, Stat, Time, open_root};
+use crate::sys::calls::{Dir, File};
+use crate::sys::{At, Ident, Stat, Time, calls, open_root};
 
 /// The name of the manifest in the work area.
 pub const FILE: &str = "manifest";
@@ -112,15 +113,16 @@ impl Manifest {
 
     /// The same under another name.
     pub fn write_as(&self, work: &Path, name: &str) -> Result<()> {
-        let path = work.join(name);
-        let part = work.join("manifest.part");
-        self.write_to(&part).context("cannot write", &part)?;
-        fs::rename(&part, &path).context("cannot rename to", &path)?;
+        let dir = open_root(work).context("cannot open", work)?;
+        let part = At::new(&dir, "manifest.part");
+        self.write_to(part).context("cannot write", work.join(part.name))?;
+        part.rename(At::new(&dir, name)).context("cannot rename to", work.join(name))?;
         durable::sync_dir(work)
     }
 
-    fn write_to(&self, path: &Path) -> std::io::Result<()> {
-        let mut out = BufWriter::new(File::create(path)?);
+    fn write_to(&self, part: At<'_>) -> std::io::Result<()> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
+        let mut out = BufWriter::new(File::from(part.create(flags, 0o600)?));
         let mounts = self.mounts.iter().map(|path| Name(path.as_path().to_path_buf())).collect();
         let header = Header { format: "treefork manifest".into(), version: VERSION, mounts };
         serde_json::to_writer(&mut out, &header)?;
@@ -130,7 +132,8 @@ impl Manifest {
             serde_json::to_writer(&mut out, &line)?;
             out.write_all(b"\n")?;
         }
-        out.into_inner()?.sync_all()
+        let file = out.into_inner().map_err(std::io::IntoInnerError::into_error)?;
+        Ok(calls::fsync(file.as_fd())?)
     }
 
     /// Reads the manifest of a work area. [`Kind::Corrupt`] where it cannot be understood whole: guessing at a part of it
@@ -143,7 +146,9 @@ impl Manifest {
     pub fn read_as(work: &Path, name: &str) -> Result<Self> {
         let path = work.join(name);
         let corrupt = |what: &str| Error::new(Kind::Corrupt, format!("the manifest {what}:")).at(&path);
-        let mut lines = BufReader::new(File::open(&path).context("cannot open", &path)?).split(b'\n');
+        let dir = open_root(work).context("cannot open", work)?;
+        let file = At::new(&dir, name).open(OFlags::RDONLY).context("cannot open", &path)?;
+        let mut lines = BufReader::new(File::from(file)).split(b'\n');
         let first = lines.next().ok_or_else(|| corrupt("is empty"))?.context("cannot read", &path)?;
         let header: Header = serde_json::from_slice(&first).map_err(|e| corrupt("has no header").because(e))?;
         if header.version > VERSION {
@@ -181,8 +186,15 @@ impl Manifest {
     }
 }
 
+/// The object at a path, itself.
+pub fn look_at(path: &Path) -> Result<Stat> {
+    let (parent, name) = (path.parent().unwrap_or(path), path.file_name().unwrap_or_default());
+    let dir = open_root(parent).context("cannot open", parent)?;
+    At::new(&dir, name).stat().context("cannot look at", path)
+}
+
 /// Everything at and below a directory, by its path from there. Nothing is followed.
-pub(super) fn look(tree: &Path) -> Result<BTreeMap<RelPath, Stat>> {
+pub fn look(tree: &Path) -> Result<BTreeMap<RelPath, Stat>> {
     let root = open_root(tree).context("cannot open", tree)?;
     let mut found = BTreeMap::new();
     found.insert(RelPath::root(), At::new(&root, ".").stat().context("cannot look at", tree)?);
@@ -199,7 +211,7 @@ fn collect(
 ) -> std::result::Result<(), (Errno, RelPath)> {
     let failed = |e: Errno| (e, path.clone());
     let list = At::new(dir, ".").open_quiet(OFlags::RDONLY | OFlags::DIRECTORY).map_err(failed)?;
-    for entry in Dir::new(list).map_err(failed)? {
+    for entry in Dir::read_from(&list).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         let name = entry.file_name().to_bytes();
         if name == b"." || name == b".." {
@@ -220,6 +232,8 @@ fn collect(
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
