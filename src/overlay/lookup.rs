@@ -237,8 +237,12 @@ impl Overlay {
         };
         let node = self.table.enter(id, dev, ident, make, |old| self.let_go(old));
         self.refresh_dir(&node, link, &lowers)?;
-        let stat = upper.map(|(stat, _)| stat).or(top).ok_or(Errno::IO)?;
-        let attr = self.dir_attr(&node, stat)?;
+        let attr = match upper {
+            Some((stat, _)) => self.dir_attr(&node, stat)?,
+            // Watched from now on: entries that come and go change its attributes, and nothing else tells of them. What
+            // was read before the watch stood may be old.
+            None => self.attr(&node)?,
+        };
         Ok((node, attr))
     }
 

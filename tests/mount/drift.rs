@@ -1,6 +1,7 @@
 //! What others change in the base shows in the mount, through the kernel's caches.
 
 use std::fs;
+use std::path::Path;
 
 use super::raw::{RawMount, soon};
 use crate::common::Run;
@@ -126,4 +127,16 @@ fn a_file_that_is_changed_through_another_name() {
         fs::write(other, "through the other\n").expect("write");
         soon("the change", || shown() == "through the other\n18,2");
     }
+}
+
+/// A directory shows when something in it comes or goes, although nobody looked into it.
+#[test]
+fn a_directory_that_nobody_looked_into() {
+    let mount = RawMount::new(|base| fs::create_dir(base.join("d")).expect("mkdir"));
+    let shown = |root: &Path| mount.env().command_in(root, "stat").args(["-c", "%h %y", "d"]).ok().text();
+    let before = shown(&mount.path());
+    assert_eq!(before, shown(mount.base()));
+    fs::create_dir(mount.base().join("d/new")).expect("mkdir");
+    assert_ne!(before, shown(mount.base()));
+    soon("its new attributes", || shown(&mount.path()) == shown(mount.base()));
 }
