@@ -210,6 +210,7 @@ struct Removed {
 impl Remove {
     pub(super) fn run(self, context: &Context) -> Result<u8> {
         let forks = Forks::open(context.store_of(&self.forks[0])?)?;
+        all_known(&forks, &self.forks)?;
         let (mut done, mut failed) = (Vec::new(), None);
         for name in self.forks {
             match forks.remove(&name, self.force) {
@@ -232,6 +233,25 @@ impl Remove {
             output::print_json(&done)?;
         }
         failed.map_or(Ok(0), Err)
+    }
+}
+
+/// Where several forks are named, each name has to mean one before any is removed: after a slip nothing is gone.
+fn all_known(forks: &Forks, names: &[String]) -> Result<()> {
+    // A whole id may be one of a fork that is gone already, which is what is wanted.
+    let unknown = |name: &&String| match forks.find(name) {
+        Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Ambiguous) && name.parse::<Id>().is_err() => Some(e),
+        _ => None,
+    };
+    let mut unknown = names.iter().filter_map(|name| unknown(&name));
+    match unknown.next() {
+        Some(first) if names.len() > 1 => {
+            unknown.for_each(|more| {
+                output::report(&more, false);
+            });
+            Err(Error::new(first.kind(), format!("{first}; nothing was removed")))
+        }
+        _ => Ok(()),
     }
 }
 

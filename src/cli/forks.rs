@@ -60,7 +60,7 @@ fn list(statuses: &[Status]) -> String {
             age(status.age_seconds),
             owner(status),
             indicatif::HumanBytes(status.upper_bytes).to_string(),
-            status.changes.map_or("-".into(), |n| n.to_string()),
+            changes(status).unwrap_or("-".into()),
             record.base.path.display().to_string().replace('\n', "\\n"),
         ]);
     }
@@ -92,6 +92,15 @@ fn owner(status: &Status) -> String {
         None => "?",
     };
     format!("{}{alive}", status.record.owner.pid)
+}
+
+/// How much changed: files, and what git wrote for itself.
+fn changes(status: &Status) -> Option<String> {
+    let files = status.changes?;
+    Some(match status.git_changes.unwrap_or_default() {
+        0 => files.to_string(),
+        git => format!("{files} +{git} in .git"),
+    })
 }
 
 /// An age in its largest unit.
@@ -178,7 +187,7 @@ fn show(status: &Status) -> String {
     row("made", format!("{} ({} ago)", timestamp(record.created_at), age(status.age_seconds)));
     row("owner", owner(status));
     row("size", indicatif::HumanBytes(status.upper_bytes).to_string());
-    row("changes", status.changes.map(|n| n.to_string()).unwrap_or_default());
+    row("changes", changes(status).unwrap_or_default());
     row("kept from gc", if record.keep { "yes".into() } else { String::new() });
     let set =
         [("excluded", &record.hide.exclude), ("post_create", &record.post_create), ("pre_merge", &record.pre_merge)];

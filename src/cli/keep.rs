@@ -52,7 +52,7 @@ fn table(decisions: &[Decision]) -> String {
         table.add_row([decision.id.as_str(), label, decision.fate.as_str(), &decision.reason]);
     }
     output::lines(&table, |row| match decisions[row].fate {
-        Fate::Kept => None,
+        Fate::Kept | Fate::Waiting => None,
         Fate::Removed | Fate::Trashed | Fate::Deleted => Some(Colour::Yellow),
         Fate::Failed => Some(Colour::Red),
     })

@@ -188,7 +188,9 @@ pub(super) fn lines(plan: &Plan) -> String {
         text += &format!("{} {from}{path}{mode}{notes}\n", entry.action.letter());
     }
     for conflict in &plan.conflicts {
-        text += &format!("C {} ({}; fork's: {})\n", shown(&conflict.path), conflict.reason, conflict.fork.display());
+        let theirs = format!("; fork's: {}", conflict.fork.display());
+        let look = if conflict.reason.is_deletion() { "" } else { &theirs };
+        text += &format!("C {} ({}{look})\n", shown(&conflict.path), conflict.reason);
     }
     for left in plan.left_out.iter().filter(|left| left.why != Omission::Ignored) {
         text += &format!("- {} ({})\n", shown(&left.path), why(left.why));

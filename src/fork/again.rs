@@ -75,7 +75,7 @@ impl Forks {
             ("label", record.label == request.label),
             ("agent", record.agent == request.agent),
             ("strategy", record.wanted == request.strategy && record.private_mount == request.wishes.private_mount),
-            ("choice of what to leave out", record.hide == request.wishes.hide),
+            ("choice of symbolic links or other paths to leave out", record.hide == request.wishes.hide),
             ("wish for uncommitted changes", record.dirty == request.wishes.dirty),
             ("protection from gc", record.keep == request.keep),
         ];

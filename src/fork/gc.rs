@@ -1,6 +1,7 @@
 //! Reaping forks that nobody will come back to. Every decision has a reason, and whoever is unsure keeps.
 
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -9,6 +10,7 @@ use super::forks::Forks;
 use super::{Id, Record, State, find, recover, trash, users};
 use crate::durable::{FileLock, Wait};
 use crate::error::{Context, Error, Kind, Result};
+use crate::git::worktree;
 use crate::server::{Client, MOUNT_KIND};
 use crate::strategy::strategy;
 use crate::sys::mounts;
@@ -35,6 +37,8 @@ pub struct Policy {
 pub enum Fate {
     /// It stays as it is.
     Kept,
+    /// It stays in the trash for a while, to be restored.
+    Waiting,
     /// A fork without changes is removed.
     Removed,
     /// A fork with changes is moved to the trash.
@@ -50,6 +54,7 @@ impl Fate {
     pub fn as_str(self) -> &'static str {
         match self {
             Fate::Kept => "kept",
+            Fate::Waiting => "waiting",
             Fate::Removed => "removed",
             Fate::Trashed => "trashed",
             Fate::Deleted => "deleted",
@@ -97,6 +102,7 @@ impl Forks {
         }
         self.gc_trash(policy, &mut decisions)?;
         self.gc_mounts(policy, &mut decisions)?;
+        self.gc_work_trees(policy, &mut decisions);
         decisions.extend(self.gc_socket(policy));
         Ok(decisions)
     }
@@ -130,7 +136,7 @@ impl Forks {
         match fate {
             Fate::Trashed => self.finish_trashing(locked)?,
             Fate::Removed => self.finish_removal(locked)?,
-            Fate::Kept | Fate::Deleted | Fate::Failed => {}
+            Fate::Kept | Fate::Waiting | Fate::Deleted | Fate::Failed => {}
         }
         Ok(None)
     }
@@ -202,7 +208,7 @@ impl Forks {
             let waited = record.time_in_state();
             if waited < policy.trash_age {
                 let reason = format!("in the trash for {}, less than {}", rounded(waited), rounded(policy.trash_age));
-                decisions.push(Decision::about(&record, Fate::Kept, reason));
+                decisions.push(Decision::about(&record, Fate::Waiting, reason));
                 continue;
             }
             if !policy.dry_run {
@@ -245,6 +251,27 @@ impl Forks {
         Ok(())
     }
 
+    /// Entries in repositories for work trees of this store whose forks are gone.
+    fn gc_work_trees(&self, policy: &Policy, decisions: &mut Vec<Decision>) {
+        let Ok(forks) = fs::canonicalize(self.store().forks()) else { return };
+        let is_orphan = |tree: &Path| {
+            let id = tree.strip_prefix(&forks).ok().and_then(|below| below.iter().next());
+            let id = id.and_then(|name| name.to_str()).and_then(|name| name.parse::<Id>().ok());
+            id.is_some_and(|id| !self.store().fork(&id).exists())
+        };
+        let locks = self.store().root().join("locks");
+        for repository in worktree::repositories(&locks).into_iter().filter(|repository| repository.exists()) {
+            let place = repository.display().to_string();
+            match worktree::orphans(&repository, &locks, &is_orphan, policy.dry_run) {
+                Ok(trees) => decisions.extend(trees.iter().map(|tree| {
+                    let reason = format!("its entry for {}, a fork that is gone", tree.display());
+                    Decision::other(&place, Fate::Deleted, reason)
+                })),
+                Err(e) => decisions.push(Decision::other(&place, Fate::Failed, e.to_string())),
+            }
+        }
+    }
+
     /// Brings a fork back from the trash.
     ///
     /// # Errors
@@ -264,9 +291,25 @@ impl Forks {
     }
 }
 
-/// A duration without its small parts.
-fn rounded(time: Duration) -> humantime::FormattedDuration {
+/// A duration in its two largest units, as one would write it for an option: `1d 3h`, `24h` being `1d`.
+fn rounded(time: Duration) -> String {
     let seconds = time.as_secs();
-    let unit = if seconds >= 86_400 { 3600 } else { 60 };
-    humantime::format_duration(Duration::from_secs(if seconds > unit { seconds - seconds % unit } else { seconds }))
+    let parts = [("d", seconds / 86_400), ("h", seconds / 3600 % 24), ("m", seconds / 60 % 60), ("s", seconds % 60)];
+    let first = parts.iter().position(|(_, n)| *n > 0).unwrap_or(parts.len() - 1);
+    let shown = parts.iter().skip(first).take(2).enumerate().filter(|(at, (_, n))| *at == 0 || *n > 0);
+    shown.map(|(_, (unit, n))| format!("{n}{unit}")).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_as_one_would_write_them() {
+        for (seconds, text) in
+            [(0, "0s"), (59, "59s"), (60, "1m"), (3_599, "59m 59s"), (86_400, "1d"), (97_201, "1d 3h"), (604_800, "7d")]
+        {
+            assert_eq!(rounded(Duration::from_secs(seconds)), text);
+        }
+    }
 }

@@ -5,10 +5,13 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::FileType;
 use serde::Serialize;
 
 use super::{Listed, Record, State, Store, base, find};
 use crate::error::Result;
+use crate::layer::manifest::{self, Manifest, PREPARED};
+use crate::names::RelPath;
 use crate::server::{Client, Drift, MOUNT_KIND};
 use crate::strategy::{Guarantees, Way, strategy};
 use crate::sys::mounts;
@@ -61,8 +64,11 @@ pub struct Status {
     pub base_problem: Option<String>,
     /// What its changes take on the disk, in bytes.
     pub upper_bytes: u64,
-    /// How many entries of its private layer say something; `null` where that takes a comparison with the base.
+    /// How many objects it has written, replaced or deleted, outside of git directories; `null` in a list where that takes
+    /// a comparison of everything, and for work trees. A merge may find fewer: what git ignores, and what was taken back.
     pub changes: Option<u64>,
+    /// The same in git directories: what git writes for itself.
+    pub git_changes: Option<u64>,
     /// Base paths that changed under it, below the base's root.
     pub drift: Vec<Drifted>,
     /// Some directories of the base could not be watched: changes there are noticed a moment later.
@@ -78,12 +84,12 @@ pub struct Drifted(#[serde(with = "crate::names::json")] pub PathBuf);
 /// The condition of all forks, in the order of [`find::all`]; those that cannot be read with what is wrong.
 pub fn all(store: &Store) -> Result<Vec<(super::Id, Result<Status>)>> {
     let look = Look::new(store)?;
-    Ok(find::all(store)?.into_iter().map(|(id, record): Listed| (id, record.map(|r| look.at(r)))).collect())
+    Ok(find::all(store)?.into_iter().map(|(id, record): Listed| (id, record.map(|r| look.at(r, false)))).collect())
 }
 
 /// The condition of one fork.
 pub fn of(store: &Store, record: Record) -> Result<Status> {
-    Ok(Look::new(store)?.at(record))
+    Ok(Look::new(store)?.at(record, true))
 }
 
 /// One look at what is mounted and served, for any number of forks.
@@ -109,7 +115,8 @@ impl<'a> Look<'a> {
         Ok(Self { store, mounted, served, client })
     }
 
-    fn at(&self, record: Record) -> Status {
+    /// `compare` where a copy may be compared with what it was made from, object by object.
+    fn at(&self, record: Record, compare: bool) -> Status {
         let dir = self.store.fork(&record.id);
         let mount = self.mount(&record, &dir);
         let drift = match mount {
@@ -119,10 +126,13 @@ impl<'a> Look<'a> {
         };
         let (upper_bytes, changes) = match record.strategy {
             Way::Overlay => {
-                let (bytes, entries) = measure(&dir.join("upper"));
-                (bytes, Some(entries))
+                let (bytes, changes) = measure(&dir.join("upper"), &dir.join("work"));
+                (bytes, Some(changes))
             }
-            Way::Reflink | Way::Copy | Way::Worktree => (measure(&dir.join("mnt")).0, None),
+            Way::Reflink | Way::Copy | Way::Worktree => {
+                let copied = compare && record.strategy != Way::Worktree;
+                (measure(&dir.join("mnt"), &dir).0, copied.then(|| compared(&dir)).flatten())
+            }
         };
         Status {
             path: record.path(&dir),
@@ -131,7 +141,8 @@ impl<'a> Look<'a> {
             age_seconds: record.age().as_secs(),
             base_problem: base::reopen(&record.base).err().map(|e| e.to_string()),
             upper_bytes,
-            changes,
+            changes: changes.map(|changes| changes.files),
+            git_changes: changes.map(|changes| changes.git),
             drift: drift.paths.into_iter().map(Drifted).collect(),
             unwatched: drift.unwatched,
             guarantees: strategy(record.strategy).guarantees(),
@@ -160,21 +171,57 @@ impl<'a> Look<'a> {
     }
 }
 
-/// Allocated bytes below a directory, and how many entries other than plain directories it has. What cannot be read
-/// counts as nothing; nothing is followed.
-fn measure(root: &Path) -> (u64, u64) {
-    let (mut bytes, mut entries) = (0, 0);
+/// How many objects changed, other than directories.
+#[derive(Clone, Copy, Debug, Default)]
+struct Changes {
+    files: u64,
+    git: u64,
+}
+
+impl Changes {
+    fn count(&mut self, path: &Path) {
+        let git = path.components().any(|component| component.as_os_str() == ".git");
+        *(if git { &mut self.git } else { &mut self.files }) += 1;
+    }
+}
+
+/// Allocated bytes below a directory, and the entries other than directories that it has, without those that the work
+/// area says were put there. What cannot be read counts as nothing; nothing is followed.
+fn measure(root: &Path, work: &Path) -> (u64, Changes) {
+    let prepared = if work.join(PREPARED).exists() { Manifest::read_as(work, PREPARED).ok() } else { None };
+    let (mut bytes, mut changes) = (0, Changes::default());
     let mut todo = vec![root.to_path_buf()];
     while let Some(dir) = todo.pop() {
         for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
             let Ok(meta) = entry.metadata() else { continue };
             bytes += meta.blocks() * 512;
+            let path = entry.path();
             if meta.is_dir() {
-                todo.push(entry.path());
-            } else {
-                entries += 1;
+                todo.push(path);
+                continue;
+            }
+            let below = path.strip_prefix(root).unwrap_or(&path);
+            let put_there = prepared.as_ref().zip(RelPath::new(below)).is_some_and(|(prepared, below)| {
+                manifest::look_at(&path).is_ok_and(|stat| prepared.is_as_made(&below, &stat))
+            });
+            if !put_there {
+                changes.count(below);
             }
         }
     }
-    (bytes, entries)
+    (bytes, changes)
+}
+
+/// What a copy has changed; `None` where that cannot be told.
+fn compared(dir: &Path) -> Option<Changes> {
+    let differences = Manifest::read(&dir.join("work")).and_then(|made| made.compare(&dir.join("mnt"))).ok()?;
+    let mut changes = Changes::default();
+    let is_dir = |mode: u32| FileType::from_raw_mode(mode) == FileType::Directory;
+    for difference in differences {
+        let was_dir = difference.was.is_none_or(|was| is_dir(was.fork.mode));
+        if !was_dir || difference.now.is_some_and(|now| !now.is_dir()) {
+            changes.count(difference.path.as_path());
+        }
+    }
+    Some(changes)
 }

@@ -100,7 +100,7 @@ pub struct Conflict {
     pub path: RelPath,
     /// Why.
     pub reason: Reason,
-    /// Where the fork's side of it can be looked at.
+    /// Where the fork's side of it can be looked at; nothing is there where the fork deleted it.
     #[serde(with = "crate::names::json")]
     pub fork: PathBuf,
 }

@@ -95,6 +95,13 @@ pub enum Reason {
     ChangedMeanwhile,
 }
 
+impl Reason {
+    /// Whether it is about something that the fork has deleted, so that nothing of it can be looked at there.
+    pub fn is_deletion(self) -> bool {
+        matches!(self, Reason::DeletedInFork | Reason::NewInDeleted | Reason::UntrackedDeletion)
+    }
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

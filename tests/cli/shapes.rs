@@ -65,6 +65,7 @@ const FORK: &[&str] = &[
     "base_problem:string?",
     "upper_bytes:number",
     "changes:number?",
+    "git_changes:number?",
     "drift:array",
     "unwatched:bool",
     "guarantees:object?",

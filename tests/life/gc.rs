@@ -1,10 +1,10 @@
 //! What gc decides, and why: each reason to keep, and what becomes of the rest.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use super::{assert_nothing_left, json, listed, small_base};
-use crate::common::{Run, Treefork};
+use crate::common::{Look, Run, Treefork, assert_same};
 
 /// Makes a fork whose owner ends at once.
 fn orphan(treefork: &Treefork, base: &Path, label: &str, more: &[&str]) -> String {
@@ -131,4 +131,51 @@ fn our_marks_are_not_in_the_fork() {
     assert_eq!(treefork.env().git(&fork, ["status", "--porcelain", "--ignored"]), "");
     assert_eq!(treefork.env().sh(&fork, "ls -A"), treefork.env().sh(&base, "ls -A"));
     treefork.ok(["remove", "a"]);
+}
+
+/// An entry in a repository that outlived its fork goes; nobody else's does.
+#[test]
+fn entries_of_our_work_trees_that_are_gone() {
+    let treefork = Treefork::new();
+    let env = treefork.env();
+    let base = env.dir("base");
+    env.sh(&base, "git init -q; echo a > a; git add a; git commit -qm one");
+    // One that is on a disk that is away, to git's eyes as gone as the other.
+    env.sh(&base, "git worktree add -q --detach ../away; mv ../away ../unplugged");
+    let before = Look::default().no_mtime().without("worktrees/away").at(&base.join(".git"));
+    let make = |label: &str| {
+        let mut create = treefork.command(["create", "--strategy", "worktree", "--label", label]);
+        PathBuf::from(create.arg(&base).ok().text())
+    };
+    let (lost, live) = (make("lost"), make("live"));
+    std::fs::remove_dir_all(lost.parent().expect("in the store")).expect("ours");
+    let entries = || env.git(&base, ["worktree", "list", "--porcelain"]).matches("worktree ").count();
+    assert_eq!(entries(), 4);
+    let said = treefork.ok(["gc", "--dry-run"]).text();
+    assert!(said.contains("a fork that is gone"), "{said}");
+    assert_eq!(entries(), 4, "a dry run");
+    let said = treefork.ok(["gc"]).text();
+    assert!(said.contains(lost.to_str().expect("text")) && said.contains("deleted"), "{said}");
+    assert_eq!(entries(), 3);
+    env.git(&live, ["status"]);
+    treefork.ok(["remove", "live"]);
+    assert_eq!(entries(), 2, "the one that is away is none of ours");
+    env.sh(&base, "mv ../unplugged ../away; git -C ../away status");
+    assert_same(
+        &before,
+        &Look::default().no_mtime().without("worktrees/away").at(&base.join(".git")),
+        "the repository",
+    );
+}
+
+#[test]
+fn what_waits_in_the_trash_is_not_called_kept() {
+    let treefork = Treefork::new();
+    let base = small_base(&treefork, "base");
+    let path = orphan(&treefork, &base, "old", &[]);
+    std::fs::write(Path::new(&path).join("work"), "x").expect("writable");
+    treefork.ok(["gc", "--min-age", "0s", "--unmerged"]);
+    let all = decided(&treefork, &[]);
+    assert_decided(&all, "old", "waiting", "in the trash for ");
+    assert_decided(&all, "old", "waiting", ", less than 7d");
 }

@@ -116,14 +116,16 @@ fn labels_and_names() {
 #[test]
 fn arguments_that_make_no_sense() {
     let treefork = Treefork::new();
+    let base = small_base(&treefork, "base");
+    let base = base.to_str().expect("text");
     for (args, says) in [
         (&["frobnicate"][..], "frobnicate"),
         (&["list", "--frobnicate"], "--frobnicate"),
         (&["restore"], "FORK"),
         (&["create", "--strategy", "magic"], "magic"),
         (&["gc", "--min-age", "soon"], "soon"),
-        (&["create", ".", "--dirty"], "worktree"),
-        (&["create", ".", "--owner", "4194999"], "4194999"),
+        (&["create", base, "--dirty"], "worktree"),
+        (&["create", base, "--owner", "4194999"], "4194999"),
     ] {
         let done = treefork.command(args).done();
         assert!(matches!(done.code(), 1 | 2), "{args:?}: {}", done.code());

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-use super::{assert_nothing_left, json, kill_server, server_pid, small_base};
+use super::{assert_nothing_left, json, kill_server, listed, server_pid, small_base};
 use crate::common::{Run, Treefork};
 
 /// Case 65: the server is killed under a process with its working directory and an open file in the fork.
@@ -92,6 +92,53 @@ fn a_fork_in_use_is_not_removed() {
     assert_nothing_left(&treefork);
     assert!(holder.child.try_wait().expect("our child").is_none(), "its user lives on");
     assert_eq!(fs::read_to_string(base.join("file")).expect("readable"), "one\n");
+}
+
+/// A file that was mapped and closed again is in use as well, by whoever still has the mapping.
+#[test]
+fn a_fork_in_use_by_a_mapping_alone_is_not_removed() {
+    const MAP: &str = "import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+fd = os.open(sys.argv[1], os.O_RDONLY)
+at = libc.mmap(None, 4096, 1, 2, fd, 0)
+os.close(fd)
+print(ctypes.string_at(at, 3).decode(), flush=True)
+sys.stdin.read()";
+    let treefork = Treefork::new();
+    let base = small_base(&treefork, "base");
+    let fork = treefork.create(&base, "a");
+    let mut python = treefork.env().command("python3");
+    python.args(["-c", MAP]).arg(fork.join("file")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut python = Sitter::new(python.spawn().expect("python3"));
+    assert_eq!(python.line(), "one");
+    for refused in [["remove", "a"], ["merge", "a"]] {
+        let said = treefork.fails(1, refused).complaint();
+        assert!(said.contains(&python.child.id().to_string()) && said.contains("mapped"), "{refused:?}: {said}");
+    }
+    drop(python);
+    treefork.ok(["remove", "a"]);
+    assert_nothing_left(&treefork);
+}
+
+/// Several names at once: each has to mean one fork before any goes.
+#[test]
+fn a_slip_among_several_names_removes_nothing() {
+    let treefork = Treefork::new();
+    let base = small_base(&treefork, "base");
+    let made = json(&treefork, &["create", base.to_str().expect("text"), "--label", "one"]);
+    treefork.create(&base, "two");
+    for names in [["nosuch", "one"], ["one", "nosuch"], ["two", "tw0"]] {
+        let said = treefork.fails(1, ["remove"].into_iter().chain(names)).complaint();
+        assert!(said.contains("nothing was removed") && said.contains("is called"), "{said}");
+        assert_eq!(listed(&treefork, "forks").len(), 2);
+    }
+    let id = made["id"].as_str().expect("text");
+    treefork.ok(["remove", id]);
+    // A whole id of a fork that is gone is no slip.
+    treefork.ok(["remove", id, "two"]);
+    assert_nothing_left(&treefork);
 }
 
 /// Case 68: a shell in a fork that is removed under it.
