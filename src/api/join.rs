@@ -10,7 +10,7 @@ use crate::fork::preserved::{self, Siblings};
 use crate::fork::{self, Base, Forks, Locked, Record, State, Store};
 use crate::merge::{self, Options, Plan, Recovered, Source};
 use crate::server::Client;
-use crate::strategy::Way;
+use crate::strategy::{Overlay, Way};
 
 /// What came of the merge of a fork.
 #[derive(Debug)]
@@ -88,6 +88,8 @@ pub fn source(store: &Store, record: &Record) -> Result<Source> {
     // Where no server runs, nothing is held back in one.
     if client.mounts()?.is_some_and(|mounts| mounts.iter().any(|mount| mount.id == record.id.as_str())) {
         client.sync(record.id.as_str())?;
+    } else if record.strategy == Way::Overlay {
+        Overlay::settle(&record.site(store.root(), &store.fork(&record.id)))?;
     }
     let dir = store.fork(&record.id);
     let (id, name) = (record.id.as_str(), record.name());

@@ -26,7 +26,7 @@ use crate::error::{Context, Error, Kind, Result};
 use crate::fuse::{self, Session};
 use crate::layer::hidden::Hidden;
 use crate::layer::watch::Watch;
-use crate::overlay::{Config, FdCache, Lower, Overlay};
+use crate::overlay::{Config, FdCache, Large, Lower, Overlay};
 use crate::sys::{Stat, open_root};
 use options::Words;
 
@@ -111,11 +111,13 @@ impl Mount {
         let source = (self.places.len() > 1).then(|| self.places[0].clone().into_os_string());
         let signals = Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR1]);
         let signals = signals.map_err(|e| Error::io("cannot listen for signals", e))?;
-        let (session, _watch) = mount(point, words, source)?;
+        let (session, overlay, _watch) = mount(point, words, source)?;
         if self.background {
             let_go()?;
         }
         serve(&session, signals);
+        // The layers are the kernel's format again when this process is gone.
+        overlay.settle_all().context("cannot copy up the rest of large files of", point)?;
         Ok(0)
     }
 
@@ -152,7 +154,7 @@ fn prepare_process() -> Result<()> {
 }
 
 /// Mounts what the words ask for.
-fn mount(point: &Path, words: Words, source: Option<OsString>) -> Result<(Session, Option<Arc<Watch>>)> {
+fn mount(point: &Path, words: Words, source: Option<OsString>) -> Result<(Session, Arc<Overlay>, Option<Arc<Watch>>)> {
     let Words { lower, upper, work, set, clear, allow_other, source: fsname, threads, .. } = words;
     if lower.is_empty() {
         return Err(Error::new(Kind::Usage, "no lowerdir=").remedy("name at least one directory to mount"));
@@ -185,9 +187,11 @@ fn mount(point: &Path, words: Words, source: Option<OsString>) -> Result<(Sessio
         fds: FdCache::new(FDS),
         created: None,
         hidden: Hidden::default(),
+        large: Large::default(),
     };
     let overlay = Overlay::new(config).context("cannot put the layers together for", point)?;
-    Ok((Session::mount(overlay, point, &options)?, watch))
+    overlay.resume().context("cannot go on with the large files for", point)?;
+    Ok((Session::mount(Arc::clone(&overlay), point, &options)?, overlay, watch))
 }
 
 /// A mount point inside a layer would lead the server into its own mount, where it would wait for itself.

@@ -3,7 +3,7 @@
 //! Descriptors in, descriptors out: nothing here names a path. The source may change meanwhile; the caller who cares
 //! compares its attributes before and after.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::os::fd::BorrowedFd;
 
 use rustix::fs::SeekFrom;
@@ -68,6 +68,28 @@ pub fn file_data_watched(
         calls::ftruncate(to, size)?;
     }
     Ok(copier.method)
+}
+
+/// Copies `start..end` of `from` to the same place in `to`, up to the end of `from` if that comes first; where it stopped.
+pub fn file_range(from: BorrowedFd<'_>, to: BorrowedFd<'_>, start: u64, end: u64) -> Result<u64, Errno> {
+    let progress = &mut |_| ControlFlow::Continue(());
+    Copier { from, to, method: Method::CopyRange, buffer: Vec::new(), progress }.range(start, end)
+}
+
+/// Where `from`, of this size, has data, in order; `None` where that is in more than `most` places.
+pub fn data_ranges(from: BorrowedFd<'_>, size: u64, most: usize) -> Result<Option<Vec<Range<u64>>>, Errno> {
+    let mut ranges = Vec::new();
+    let mut at = 0;
+    while at < size
+        && let Some((start, end)) = next_data(from, at, size)?
+    {
+        if ranges.len() == most {
+            return Ok(None);
+        }
+        ranges.push(start..end);
+        at = end;
+    }
+    Ok(Some(ranges))
 }
 
 /// Makes `to` share the blocks of `from`; false where these file systems or files cannot.

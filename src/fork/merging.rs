@@ -5,7 +5,7 @@ use super::forks::{Forks, Locked};
 use super::{Record, State, pending};
 use crate::error::Result;
 use crate::server::Client;
-use crate::strategy;
+use crate::strategy::{self, Way};
 
 impl Forks {
     /// Takes a locked fork out of use for a merge.
@@ -17,7 +17,16 @@ impl Forks {
         pending::Pending::new(self.store(), &locked.record.id)?.keep();
         locked.record.enter(State::Merging, &locked.dir)?;
         super::forks::fault_point("fork.merging")?;
-        Client::new(self.store().root()).unmount(locked.record.id.as_str())
+        Client::new(self.store().root()).unmount(locked.record.id.as_str())?;
+        let settled = match locked.record.strategy {
+            // What was written just before the end may still be on its way into the upper.
+            Way::Overlay => strategy::Overlay::settle(&locked.record.site(self.store().root(), &locked.dir)),
+            _ => Ok(()),
+        };
+        if settled.is_err() {
+            self.end_merge(locked)?;
+        }
+        settled
     }
 
     /// Brings a locked fork back into use after a merge that it outlives.

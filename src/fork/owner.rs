@@ -1,7 +1,5 @@
 //! Whose fork it is: a process, told apart from a later one of the same number.
 
-use std::sync::OnceLock;
-
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Context, Error, Kind, Result};
@@ -38,13 +36,7 @@ impl Owner {
 
 /// The kernel's random name of this boot.
 fn boot_id() -> Result<&'static str> {
-    static BOOT: OnceLock<String> = OnceLock::new();
-    if let Some(id) = BOOT.get() {
-        return Ok(id);
-    }
-    let path = "/proc/sys/kernel/random/boot_id";
-    let text = std::fs::read_to_string(path).context("cannot read", path)?;
-    Ok(BOOT.get_or_init(|| text.trim().to_owned()))
+    crate::sys::boot_id().context("cannot read", "/proc/sys/kernel/random/boot_id")
 }
 
 /// When the process of this number started; `None` where there is none or it is a zombie.

@@ -235,7 +235,10 @@ impl Filesystem for Adapter {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.read_now(ino.0, offset, size, reply);
+        if !self.overlay.reads_slowly(ino.0) {
+            return self.read_now(ino.0, offset, size, reply);
+        }
+        self.slowly(move |this| this.read_now(ino.0, offset, size, reply));
     }
 
     fn write(

@@ -6,6 +6,7 @@
 //! | opaque | directory | [`OPAQUE`] = `y` |
 //! | redirect | directory | [`REDIRECT`] = path from the root of the layers below, with a leading slash |
 //! | origin | file, directory | [`ORIGIN`] = [`Origin`] as text |
+//! | blocks | large file that is still being copied up | [`BLOCKS`] = [`Source`](super::blocks::Source) as JSON |
 //!
 //! Only regular files and directories can carry `user.*` attributes; the origin of a link or a special file stands in
 //! the origin directory of the fork's work area (see `docs/format.md`).
@@ -30,6 +31,9 @@ pub const REDIRECT: &str = "user.overlay.redirect";
 pub const WHITEOUT: &str = "user.overlay.whiteout";
 /// What a copied-up object was in the lower.
 pub const ORIGIN: &str = "user.overlay.treefork.origin";
+
+/// Blocks of this file are still in the lower; gone once all of them are here.
+pub const BLOCKS: &str = "user.overlay.treefork.blocks";
 
 /// The lower object that an upper object was copied from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

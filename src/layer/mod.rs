@@ -5,6 +5,7 @@
 //! state in which the fork found each base object that it changed or hid: a merge compares the parent against it.
 //! [`hidden`] says which names of the base a fork does not show at all.
 
+pub mod blocks;
 pub mod hidden;
 pub mod index;
 pub mod ledger;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use rustix::fs::{FileType, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use rustix::io::Errno;
 
+use super::copyup::Bring;
 use super::fds::{Opened, Slot};
 use super::lookup::gone;
 use super::node::{Dir, Kind, Node, Place};
@@ -52,7 +53,7 @@ impl Overlay {
                     let _names = self.names.read();
                     return Ok((self.attr(&node)?, self.attr_ttl(&node)));
                 }
-                self.copy_up(&node, change.size.unwrap_or(u64::MAX))?;
+                self.copy_up(&node, change.size.map_or(Bring::All, Bring::First))?;
                 if let Some(size) = change.size {
                     self.truncate(&node, size, caller.uid != 0)?;
                 }
@@ -102,6 +103,9 @@ impl Overlay {
 
     /// What a file shows whose object has these attributes.
     pub(super) fn file_attr(&self, node: &Node, mut stat: Stat) -> Result<Attr> {
+        if let Some(partial) = self.upper.as_ref().and_then(|upper| upper.partials.get(stat.ident())) {
+            stat = partial.shown(stat);
+        }
         stat.ino = node.ino;
         let state = node.file()?.state.read();
         let key = match &state.place {
@@ -228,7 +232,7 @@ impl Overlay {
         if node.file_type() != FileType::RegularFile || cleared == mode {
             return Ok(());
         }
-        self.copy_up(node, u64::MAX)?;
+        self.copy_up(node, Bring::All)?;
         let _names = self.names.read();
         self.fds.remove(self.owner, node.id, Slot::Write);
         self.on_object(node, |at| at.chmod(cleared))

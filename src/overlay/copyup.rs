@@ -18,6 +18,7 @@ use rustix::fs::{FileType, OFlags, Timestamps, XattrFlags};
 use rustix::io::Errno;
 
 use super::fds::{Opened, Slot};
+use super::large::Begun;
 use super::lookup::gone;
 use super::node::{Link, Node, Place};
 use super::{Overlay, Result, Upper};
@@ -35,6 +36,17 @@ const TRIES: u32 = 5;
 /// Copying less than this is not worth a thread of its own.
 const MUCH: u64 = 1 << 20;
 
+/// How much of a file a change needs in the upper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bring {
+    /// All of it.
+    All,
+    /// At most so many bytes at its beginning.
+    First(u64),
+    /// Nothing right now: the rest of a large file may come up later, block by block.
+    Blocks,
+}
+
 /// A copy that is staged.
 struct Staged {
     /// What the original shows.
@@ -42,7 +54,7 @@ struct Staged {
     /// What the ledger is to say of it.
     state: BaseState,
     /// The copy of a regular file, open.
-    copy: Option<OwnedFd>,
+    copy: Option<Arc<Opened>>,
 }
 
 struct Lower {
@@ -57,18 +69,17 @@ impl Overlay {
         let Ok(node) = self.node(node) else { return false };
         let Ok(file) = node.file() else { return false };
         if !matches!(file.state.read().place, Place::Lower { .. }) {
-            return false;
+            return self.is_partial(&node);
         }
         let _names = self.names.read();
         self.on_object(&node, |at| at.stat()).is_ok_and(|stat| stat.size >= MUCH)
     }
 
-    /// Brings a non-directory into the upper, with at most the first `keep` bytes of its content. Must be called
-    /// without `names`.
-    pub(super) fn copy_up(&self, node: &Arc<Node>, keep: u64) -> Result<()> {
+    /// Brings a non-directory into the upper. Must be called without `names`.
+    pub(super) fn copy_up(&self, node: &Arc<Node>, bring: Bring) -> Result<()> {
         let file = node.file()?;
         if !matches!(file.state.read().place, Place::Lower { .. }) {
-            return Ok(());
+            return if bring == Bring::All { self.settle_node(node) } else { Ok(()) };
         }
         let upper = self.writable()?;
         let _one = node.copying.lock();
@@ -78,7 +89,7 @@ impl Overlay {
                 _ => return Ok(()),
             };
             let staged = upper.staging.name();
-            match self.stage(upper, node, &lower, &staged, keep) {
+            match self.stage(upper, node, &lower, &staged, bring) {
                 Ok(Some(copied)) => {
                     let placed = self.place(upper, node, &lower, &staged, copied);
                     if placed.is_err() {
@@ -105,16 +116,22 @@ impl Overlay {
         node: &Arc<Node>,
         lower: &Lower,
         staged: &OsString,
-        keep: u64,
+        bring: Bring,
     ) -> Result<Option<Staged>> {
         let to = upper.staging.at(staged);
         let regular = node.file_type() == FileType::RegularFile;
         let flags = if regular { OFlags::RDONLY | OFlags::NONBLOCK } else { OFlags::PATH | OFlags::NOFOLLOW };
         let original = self.open_lower(node, &lower.layer, &lower.path, flags)?;
         let (from, shown) = (&original.fd, original.shown);
+        let mut begun = None;
         let origin = Origin { ident: node.ident, dev: shown.dev, indexed: lower.shared.is_some(), ctime: None };
         let copy = match node.file_type() {
-            FileType::RegularFile => Some(self.stage_file(&original, to, &origin, keep)?),
+            FileType::RegularFile => {
+                let copy = to.create(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, 0o600)?;
+                begun = self.stage_content(upper, &original, &lower.path, &copy, bring)?;
+                stage_attributes(&original, &copy, &origin)?;
+                Some(Arc::new(copy))
+            }
             FileType::Symlink => {
                 let target = calls::readlinkat(from, "")?;
                 to.symlink(std::os::unix::ffi::OsStrExt::from_bytes(target.as_bytes()))?;
@@ -135,36 +152,40 @@ impl Overlay {
         if !regular {
             upper.origins.set(to.stat()?.ident(), origin)?;
         }
-        Ok(Some(Staged { state: BaseState { content, ..BaseState::from(&shown) }, shown, copy }))
+        let state = BaseState { content, ..BaseState::from(&shown) };
+        let copy = match (copy, begun) {
+            (Some(fd), Some(begun)) => {
+                let partial = self.begun(node.id, begun, Arc::clone(&fd), Arc::clone(&lower.layer), original)?;
+                Some(Opened::of(fd, Some(partial)))
+            }
+            (copy, _) => copy.map(|fd| Opened::of(fd, None)),
+        };
+        Ok(Some(Staged { state, shown, copy }))
     }
 
-    /// By descriptors all along: this is where rewriting a tree spends its time.
-    fn stage_file(&self, original: &Original, to: At<'_>, origin: &Origin, keep: u64) -> Result<OwnedFd> {
-        let (from, shown) = (&original.fd, &original.shown);
-        let copy = to.create(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, 0o600)?;
-        if keep > 0 {
-            copy::file_data(from.as_fd(), copy.as_fd(), original.stat.size.min(keep))?;
-        }
-        // Before the permissions: an ordinary user cannot mark a read-only file.
-        calls::fsetxattr(&copy, marks::ORIGIN, &origin.encode(), XattrFlags::empty())?;
-        let mut mode = shown.mode & 0o7777;
-        let ours = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        if (shown.uid, shown.gid) != ours {
-            let (uid, gid) = (rustix::fs::Uid::from_raw(shown.uid), rustix::fs::Gid::from_raw(shown.gid));
-            match calls::fchown(&copy, Some(uid), Some(gid)) {
-                Err(Errno::PERM) if ours.0 != 0 => mode &= !0o6000,
-                other => other?,
+    /// Brings over the content, or begins to.
+    fn stage_content(
+        &self,
+        upper: &Upper,
+        original: &Original,
+        path: &RelPath,
+        copy: &OwnedFd,
+        bring: Bring,
+    ) -> Result<Option<Begun>> {
+        let size = match bring {
+            Bring::First(0) => return Ok(None),
+            Bring::First(most) => original.stat.size.min(most),
+            Bring::All | Bring::Blocks => original.stat.size,
+        };
+        if bring == Bring::Blocks && original.stat.size >= self.large.from {
+            if copy::reflink(original.fd.as_fd(), copy.as_fd())? {
+                return Ok(None);
+            }
+            if let Some(begun) = self.begin(upper, original, path, copy)? {
+                return Ok(Some(begun));
             }
         }
-        let mut names = [0_u8; 1024];
-        match calls::flistxattr(from, &mut names) {
-            Ok(0) | Err(Errno::NOTSUP) => {}
-            _ => copy::xattrs(At::object(from), At::object(&copy), marks::is_ours)?,
-        }
-        calls::fchmod(&copy, rustix::fs::Mode::from_raw_mode(mode))?;
-        let times = Timestamps { last_access: shown.atime.into(), last_modification: shown.mtime.into() };
-        calls::futimens(&copy, &times)?;
-        Ok(copy)
+        copy::file_data(original.fd.as_fd(), copy.as_fd(), size).map(|_| None)
     }
 
     /// Moves a staged copy to where the node's name is, and switches the node over.
@@ -200,14 +221,22 @@ impl Overlay {
                 Place::Index(key)
             }
         };
+        let partial = copy.as_ref().and_then(|opened| opened.partial().cloned());
+        if let Some(partial) = &partial {
+            // Before anybody looks for the file in the upper.
+            upper.partials.insert(Arc::clone(partial));
+        }
         let mut state = file.state.write();
         state.place = place;
         self.fds.remove(self.owner, node.id, Slot::Read);
-        if let Some(copy) = copy {
+        if let Some(opened) = copy {
             // The write that asked for the copy comes next.
-            let opened = Opened::new(copy);
             opened.set_id.store(stat.mode & 0o6000 != 0, Ordering::Relaxed);
             self.fds.put(self.owner, node.id, Slot::Write, opened);
+        }
+        drop(state);
+        if let Some(partial) = partial {
+            self.bring_up(partial.ident);
         }
         Ok(())
     }
@@ -320,9 +349,35 @@ pub(super) fn root_marks(upper: &Upper) -> Result<DirMarks> {
 pub(super) struct Original {
     pub(super) fd: OwnedFd,
     /// Its attributes on disk.
-    stat: Stat,
+    pub(super) stat: Stat,
     /// What it shows.
-    shown: Stat,
+    pub(super) shown: Stat,
+}
+
+/// Mark, owner, attributes, permissions and times of a staged file. By its descriptor all along: this is where rewriting
+/// a tree spends its time.
+fn stage_attributes(original: &Original, copy: &OwnedFd, origin: &Origin) -> Result<()> {
+    let (from, shown) = (&original.fd, &original.shown);
+    // Before the permissions: an ordinary user cannot mark a read-only file.
+    calls::fsetxattr(copy, marks::ORIGIN, &origin.encode(), XattrFlags::empty())?;
+    let mut mode = shown.mode & 0o7777;
+    let ours = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    if (shown.uid, shown.gid) != ours {
+        let (uid, gid) = (rustix::fs::Uid::from_raw(shown.uid), rustix::fs::Gid::from_raw(shown.gid));
+        match calls::fchown(copy, Some(uid), Some(gid)) {
+            Err(Errno::PERM) if ours.0 != 0 => mode &= !0o6000,
+            other => other?,
+        }
+    }
+    let mut names = [0_u8; 1024];
+    match calls::flistxattr(from, &mut names) {
+        Ok(0) | Err(Errno::NOTSUP) => {}
+        _ => copy::xattrs(At::object(from), At::object(copy), marks::is_ours)?,
+    }
+    calls::fchmod(copy, rustix::fs::Mode::from_raw_mode(mode))?;
+    let times = Timestamps { last_access: shown.atime.into(), last_modification: shown.mtime.into() };
+    calls::futimens(copy, &times)?;
+    Ok(())
 }
 
 /// What a small file holds, whether it is copied or about to be overwritten.
@@ -343,13 +398,17 @@ fn digest(original: &Original) -> Result<Option<Digest>> {
     Ok(Some(Digest::of(&content)))
 }
 
-fn open_checked(node: &Node, layer: &Layer, path: &RelPath, flags: OFlags) -> Result<Original> {
+/// Opens a lower object without bumping its access time where that is allowed (owner or root).
+pub(super) fn open_quietly(layer: &Layer, path: &RelPath, flags: OFlags) -> Result<OwnedFd> {
     let quiet = if flags.contains(OFlags::PATH) { flags } else { flags | OFlags::NOATIME };
-    let fd = match open_beneath(&layer.root, path, quiet) {
+    match open_beneath(&layer.root, path, quiet) {
         Err(Errno::PERM) => open_beneath(&layer.root, path, flags),
         other => other,
-    };
-    let fd = fd.map_err(gone)?;
+    }
+}
+
+fn open_checked(node: &Node, layer: &Layer, path: &RelPath, flags: OFlags) -> Result<Original> {
+    let fd = open_quietly(layer, path, flags).map_err(gone)?;
     let stat = Stat::of(fd.as_fd())?;
     let shown = layer.shown(At::object(&fd), stat)?;
     if shown.ident() == node.ident { Ok(Original { fd, stat, shown }) } else { Err(Errno::STALE) }

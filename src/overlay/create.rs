@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use rustix::fs::{FileType, OFlags, XattrFlags};
 use rustix::io::Errno;
 
+use super::copyup::Bring;
 use super::fds::{Opened, Slot};
 use super::node::{Inherit, Node, Place};
 use super::{Caller, Entry, Overlay, Result, Upper};
@@ -94,7 +95,7 @@ impl Overlay {
         let (node, parent) = (self.node(node)?, self.node(parent)?);
         let upper = self.writable()?;
         let file = node.file().map_err(|_| Errno::PERM)?;
-        self.copy_up(&node, u64::MAX)?;
+        self.copy_up(&node, Bring::All)?;
         let _names = self.names.read();
         let crowded = self.must_be_free(&parent, name.as_os_str())?;
         let dir = self.copy_up_dir(&parent)?;

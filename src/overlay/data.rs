@@ -10,8 +10,10 @@ use std::sync::atomic::Ordering;
 use rustix::fs::{FallocateFlags, FileType, OFlags, SeekFrom};
 use rustix::io::Errno;
 
+use super::copyup::Bring;
 use super::fds::{Opened, Slot};
 use super::node::{FileState, Kind, Node, Place};
+use super::partial::write_all;
 use super::{Caller, Overlay, Result};
 use crate::sys::{At, calls};
 
@@ -19,6 +21,9 @@ impl Overlay {
     /// Reads from a file; short only at its end.
     pub fn read(&self, node: u64, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         let opened = self.opened(&self.node(node)?)?;
+        if let Some(partial) = opened.partial() {
+            return partial.read(self, offset, buffer);
+        }
         let mut done = 0;
         while done < buffer.len() {
             match calls::pread(&*opened.fd, &mut buffer[done..], offset + done as u64) {
@@ -30,29 +35,35 @@ impl Overlay {
         Ok(done)
     }
 
+    /// Whether a read may have to wait for what is being written to the same file: better run off the thread that
+    /// answers requests.
+    pub fn reads_slowly(&self, node: u64) -> bool {
+        let none = self.upper.as_ref().is_none_or(|upper| upper.partials.is_empty());
+        !none && self.node(node).is_ok_and(|node| self.is_partial(&node))
+    }
+
     /// Writes to a file; all of it, or an error. `kill_set_id`: the writer may not keep set-id bits on the file.
     pub fn write(&self, node: u64, offset: u64, data: &[u8], kill_set_id: bool) -> Result<usize> {
         let node = self.node(node)?;
-        let opened = self.opened_for_writing(&node, u64::MAX)?;
+        let opened = self.opened_for_writing(&node, Bring::Blocks)?;
         if kill_set_id {
             self.clear_set_id(&opened)?;
         }
-        let mut done = 0;
-        while done < data.len() {
-            match calls::pwrite(&*opened.fd, &data[done..], offset + done as u64) {
-                Ok(0) => return Err(Errno::IO),
-                Ok(n) => done += n,
-                // What is written is written: the rest will fail on its own, as on any file system.
-                Err(_) if done > 0 => break,
-                Err(e) => return Err(e),
-            }
+        match opened.partial() {
+            Some(partial) => partial.write(self, offset, data),
+            None => write_all(&opened.fd, offset, data),
         }
-        Ok(done)
     }
 
     /// Sets the size. The kernel asks for it as part of `setattr`.
     pub(super) fn truncate(&self, node: &Arc<Node>, size: u64, kill_set_id: bool) -> Result<()> {
-        let opened = self.opened_for_writing(node, size)?;
+        let opened = self.opened_for_writing(node, Bring::First(size))?;
+        if let Some(partial) = opened.partial() {
+            if size == 0 {
+                partial.empty()?;
+            }
+            self.settle(partial)?;
+        }
         calls::ftruncate(&*opened.fd, size)?;
         if kill_set_id { self.clear_set_id(&opened) } else { Ok(()) }
     }
@@ -60,7 +71,7 @@ impl Overlay {
     /// Allocates or punches, as `fallocate(2)`.
     pub fn fallocate(&self, caller: Caller, node: u64, offset: u64, len: u64, mode: i32) -> Result<()> {
         let flags = FallocateFlags::from_bits(mode as u32).ok_or(Errno::OPNOTSUPP)?;
-        let opened = self.opened_for_writing(&self.node(node)?, u64::MAX)?;
+        let opened = self.opened_whole(&self.node(node)?)?;
         calls::fallocate(&*opened.fd, flags, offset, len)?;
         if caller.uid != 0 { self.clear_set_id(&opened) } else { Ok(()) }
     }
@@ -73,7 +84,10 @@ impl Overlay {
             libc::SEEK_HOLE => SeekFrom::Hole(offset),
             _ => return Err(Errno::INVAL),
         };
-        let opened = self.opened(&self.node(node)?)?;
+        let node = self.node(node)?;
+        // What is still to be brought up looks like a hole.
+        self.settle_node(&node)?;
+        let opened = self.opened(&node)?;
         let found = calls::seek(&*opened.fd, from)?;
         i64::try_from(found).map_err(|_| Errno::OVERFLOW)
     }
@@ -86,8 +100,10 @@ impl Overlay {
         (to, mut to_offset): (u64, u64),
         len: u64,
     ) -> Result<usize> {
-        let to = self.opened_for_writing(&self.node(to)?, u64::MAX)?;
-        let from = self.opened(&self.node(from)?)?;
+        let to = self.opened_whole(&self.node(to)?)?;
+        let from = self.node(from)?;
+        self.settle_node(&from)?;
+        let from = self.opened(&from)?;
         // The reply has 32 bits for the count; one page less than that keeps file systems that want alignment happy.
         let len = usize::try_from(len).unwrap_or(usize::MAX).min(0xffff_f000);
         let copied = calls::copy_file_range(&*from.fd, Some(&mut from_offset), &*to.fd, Some(&mut to_offset), len)?;
@@ -115,6 +131,9 @@ impl Overlay {
                     return Ok(());
                 }
                 let opened = self.opened(&node)?;
+                if let Some(partial) = opened.partial() {
+                    return partial.sync(data_only);
+                }
                 return if data_only { calls::fdatasync(&*opened.fd) } else { calls::fsync(&*opened.fd) };
             }
         };
@@ -133,19 +152,27 @@ impl Overlay {
         }
         let _names = self.names.read();
         let state = file.state.read();
-        let fd = match &state.place {
+        let opened = match &state.place {
             Place::Lower { layer, path, .. } => {
-                self.open_lower(node, layer, path, OFlags::RDONLY | OFlags::NONBLOCK)?.fd
+                Opened::new(self.open_lower(node, layer, path, OFlags::RDONLY | OFlags::NONBLOCK)?.fd)
             }
             _ => self.open_upper(&state, OFlags::RDONLY)?,
         };
-        let opened = Opened::new(fd);
         self.fds.put(self.owner, node.id, Slot::Read, Arc::clone(&opened));
         Ok(opened)
     }
 
-    /// A descriptor that writes the file, brought into the upper first with at most `keep` bytes of its content.
-    fn opened_for_writing(&self, node: &Arc<Node>, keep: u64) -> Result<Arc<Opened>> {
+    /// A descriptor that writes the file, which is whole in the upper.
+    fn opened_whole(&self, node: &Arc<Node>) -> Result<Arc<Opened>> {
+        let opened = self.opened_for_writing(node, Bring::All)?;
+        if let Some(partial) = opened.partial() {
+            self.settle(partial)?;
+        }
+        Ok(opened)
+    }
+
+    /// A descriptor that writes the file, brought into the upper first.
+    fn opened_for_writing(&self, node: &Arc<Node>, bring: Bring) -> Result<Arc<Opened>> {
         if let Some(opened) = self.fds.get(self.owner, node.id, Slot::Write) {
             return Ok(opened);
         }
@@ -153,10 +180,13 @@ impl Overlay {
         if file.file_type != FileType::RegularFile {
             return Err(Errno::INVAL);
         }
-        self.copy_up(node, keep)?;
+        self.copy_up(node, bring)?;
+        if let Some(opened) = self.fds.get(self.owner, node.id, Slot::Write) {
+            return Ok(opened);
+        }
         let _names = self.names.read();
         let state = file.state.read();
-        let opened = Opened::new(self.open_upper(&state, OFlags::RDWR)?);
+        let opened = self.open_upper(&state, OFlags::RDWR)?;
         let mode = At::object(&*opened.fd).stat()?.mode;
         opened.set_id.store(mode & 0o6000 != 0, Ordering::Relaxed);
         self.fds.put(self.owner, node.id, Slot::Write, Arc::clone(&opened));
@@ -164,23 +194,26 @@ impl Overlay {
     }
 
     /// Opens a file in the upper. The caller holds `names` and the node's state.
-    fn open_upper(&self, state: &FileState, flags: OFlags) -> Result<OwnedFd> {
-        match &state.place {
-            Place::Lower { .. } => Err(Errno::STALE),
+    fn open_upper(&self, state: &FileState, flags: OFlags) -> Result<Arc<Opened>> {
+        let upper = self.writable()?;
+        let fd = match &state.place {
+            Place::Lower { .. } => return Err(Errno::STALE),
             Place::Upper => {
                 let (parent, name) = state.links.first().ok_or(Errno::STALE)?;
                 let dir = self.upper_dir(parent)?;
-                open_ours(At::new(&*dir.fd, name), flags)
+                open_ours(At::new(&*dir.fd, name), flags)?
             }
-            Place::Index(key) => open_ours(At::new(self.writable()?.index.dir(), &key.file_name()), flags),
-            Place::Orphan(fd) => open_ours(At::object(&**fd), flags),
-        }
+            Place::Index(key) => open_ours(At::new(upper.index.dir(), &key.file_name()), flags)?,
+            Place::Orphan(fd) => open_ours(At::object(&**fd), flags)?,
+        };
+        let partial = upper.partials.behind(&fd)?;
+        Ok(Opened::of(Arc::new(fd), partial))
     }
 }
 
 /// Opens a file of the upper whatever its permissions: the kernel has checked the caller's. As an ordinary user, the
 /// owner of a read-only file, that takes a moment with other permissions.
-fn open_ours(at: At<'_>, flags: OFlags) -> Result<OwnedFd> {
+pub(super) fn open_ours(at: At<'_>, flags: OFlags) -> Result<OwnedFd> {
     match at.open(flags | OFlags::NONBLOCK) {
         Err(Errno::ACCESS) => {
             let mode = at.stat()?.mode;

@@ -111,7 +111,7 @@ impl Drift {
         }
     }
 
-    fn note(&self, path: &RelPath) {
+    pub(super) fn note(&self, path: &RelPath) {
         let mut paths = self.paths.lock();
         if paths.len() >= MOST || !paths.insert(path.clone()) {
             return;

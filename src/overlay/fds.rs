@@ -13,17 +13,31 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use lru::LruCache;
 use parking_lot::Mutex;
 
+use super::partial::Partial;
+
 /// A cached descriptor.
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) fd: Arc<OwnedFd>,
     /// The file had set-id bits when it was opened: a write by an ordinary user has to clear them.
     pub(super) set_id: AtomicBool,
+    /// The file was still being brought up when it was opened.
+    partial: Option<Arc<Partial>>,
 }
 
 impl Opened {
     pub(super) fn new(fd: OwnedFd) -> Arc<Self> {
-        Arc::new(Self { fd: Arc::new(fd), set_id: AtomicBool::new(false) })
+        Self::of(Arc::new(fd), None)
+    }
+
+    /// A file of the upper, which may be a partial one.
+    pub(super) fn of(fd: Arc<OwnedFd>, partial: Option<Arc<Partial>>) -> Arc<Self> {
+        Arc::new(Self { fd, set_id: AtomicBool::new(false), partial })
+    }
+
+    /// The file as one that is still being brought up, if it is.
+    pub(super) fn partial(&self) -> Option<&Arc<Partial>> {
+        self.partial.as_ref().filter(|partial| !partial.is_settled())
     }
 }
 

@@ -61,6 +61,7 @@ impl Overlay {
     /// Drops everything that is kept under the number of a node.
     fn let_go(&self, node: &Node) {
         self.link_forgotten(node);
+        self.drop_partial(node);
         for slot in [Slot::UpperDir, Slot::Read, Slot::Write] {
             self.fds.remove(self.owner, node.id, slot);
         }

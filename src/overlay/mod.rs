@@ -12,6 +12,8 @@
 //! | `lookup` | from a name to a node, and from a node to descriptors |
 //! | `attr` | reading and setting attributes; time stamps of directories |
 //! | `copyup` | bringing an object into the upper before its first change |
+//! | `large`, `partial` | large files, which come up block by block |
+//! | `settle`, `background` | bringing up the rest of them |
 //! | `data` | reading and writing content |
 //! | `create`, `remove`, `rename` | changing names |
 //! | `symlink` | reading links, and keeping them in the fork |
@@ -22,17 +24,21 @@
 //! | `drift` | following changes that others make to the base |
 
 mod attr;
+mod background;
 mod copyup;
 mod create;
 mod data;
 mod drift;
 mod fds;
+mod large;
 mod listing;
 mod lookup;
 mod node;
+mod partial;
 mod preserve;
 mod remove;
 mod rename;
+mod settle;
 mod stand_in;
 mod symlink;
 mod xattr;
@@ -60,6 +66,7 @@ use crate::names::RelPath;
 use crate::sys::{Ident, Stat, Time};
 
 pub use fds::FdCache;
+pub use large::Large;
 use node::{Dir, DirState, Kind, Node, Table};
 pub use stand_in::{NAME as STAND_IN_NAME, StandIn, StandIns};
 
@@ -196,6 +203,8 @@ pub struct Config {
     pub created: Option<Time>,
     /// Which names of the lowers are not shown.
     pub hidden: Hidden,
+    /// What counts as a large file.
+    pub large: Large,
 }
 
 /// For how long the kernel may believe what cannot change without us noticing.
@@ -206,6 +215,8 @@ const MOMENT: Duration = Duration::from_millis(100);
 /// The file system of one fork.
 #[derive(Debug)]
 pub struct Overlay {
+    /// Itself, for what goes on in the background.
+    me: Weak<Overlay>,
     layers: RwLock<Vec<Arc<Layer>>>,
     upper: Option<Upper>,
     table: Table,
@@ -220,6 +231,7 @@ pub struct Overlay {
     drift: drift::Drift,
     hidden: Hidden,
     stand_ins: stand_in::Made,
+    large: Large,
     /// Attributes of objects that a merge is about to preserve.
     expected: RwLock<HashMap<Ident, Stat>>,
     /// Absolute paths of the base.
@@ -238,6 +250,7 @@ struct Upper {
     index: Index,
     origins: Origins,
     ledger: Ledger,
+    partials: settle::Partials,
 }
 
 impl Overlay {
@@ -245,7 +258,7 @@ impl Overlay {
     ///
     /// `EINVAL` without a lower, or with an upper but no work area; `EXDEV` where the two are on different file systems.
     pub fn new(config: Config) -> Result<Arc<Self>> {
-        let Config { lowers, upper, work, watch, fds, created, hidden } = config;
+        let Config { lowers, upper, work, watch, fds, created, hidden, large } = config;
         let layers = lowers
             .into_iter()
             .map(|lower| Layer::new(lower.root, lower.marked, lower.watch && watch.is_some()).map(Arc::new))
@@ -263,7 +276,9 @@ impl Overlay {
         let root = Arc::new(root_node(&layers, upper.as_ref())?);
         let work = upper.as_ref().map(|upper| upper.work.as_fd());
         let drift = drift::Drift::open(work, created)?;
-        let overlay = Arc::new(Self {
+        let overlay = Arc::new_cyclic(|me| Self {
+            me: Weak::clone(me),
+            large,
             layers: RwLock::new(layers),
             upper,
             table: Table::new(root),
@@ -305,9 +320,11 @@ impl Overlay {
         Ok(crate::sys::calls::fstatvfs(&layers[layers.len() - 1].root)?.f_flag)
     }
 
-    /// Makes everything written so far survive a power cut.
+    /// Makes everything written so far survive a power cut, in a form that needs nothing of a lower: large files are
+    /// copied to their end first. `EIO` where one of them cannot be, since the base has changed meanwhile.
     pub fn sync_all(&self) -> Result<()> {
         let Some(upper) = &self.upper else { return Ok(()) };
+        self.settle_all()?;
         let root = crate::sys::reopen(upper.root.fd.as_fd(), rustix::fs::OFlags::RDONLY)?;
         crate::sys::calls::syncfs(&root)
     }
@@ -342,6 +359,7 @@ impl Upper {
             index: Index::open(&work)?,
             origins: Origins::open(&work)?,
             ledger: Ledger::open(&work)?,
+            partials: settle::Partials::default(),
             work,
         })
     }

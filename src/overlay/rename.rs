@@ -10,6 +10,7 @@ use std::sync::Arc;
 use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
+use super::copyup::Bring;
 use super::fds::Opened;
 use super::node::{Kind, Node, Place};
 use super::remove::{discard_dir, is_dir};
@@ -86,7 +87,7 @@ impl Overlay {
             _ => {}
         }
         if !source.node.is_dir() {
-            self.copy_up(&source.node, u64::MAX)?;
+            self.copy_up(&source.node, Bring::Blocks)?;
         }
         let _names = self.names.write();
         self.still(from, &source.node)?;
@@ -121,7 +122,7 @@ impl Overlay {
         }
         self.unlisted(&from.parent, &from.name);
         self.moved(&source.node, from, to);
-        self.settle(&[from, to], &[&source.node])
+        self.own_times(&[from, to], &[&source.node])
     }
 
     /// Moves the entry on disk. The target, if there is one, may be replaced.
@@ -173,7 +174,7 @@ impl Overlay {
     fn exchange(&self, upper: &Upper, from: &End, source: &Standing, to: &End, target: &Standing) -> Result<()> {
         for standing in [source, target] {
             if !standing.node.is_dir() {
-                self.copy_up(&standing.node, u64::MAX)?;
+                self.copy_up(&standing.node, Bring::Blocks)?;
             }
         }
         let _names = self.names.write();
@@ -190,7 +191,7 @@ impl Overlay {
         at.rename_with(other, RenameFlags::EXCHANGE)?;
         self.moved(&source.node, from, to);
         self.moved(&target.node, to, from);
-        self.settle(&[from, to], &[&source.node, &target.node])
+        self.own_times(&[from, to], &[&source.node, &target.node])
     }
 
     /// The name still means the node (somebody else may have changed the base meanwhile).
@@ -245,7 +246,7 @@ impl Overlay {
     }
 
     /// Time stamps of everything that took part are its own from now on.
-    fn settle(&self, ends: &[&End], nodes: &[&Arc<Node>]) -> Result<()> {
+    fn own_times(&self, ends: &[&End], nodes: &[&Arc<Node>]) -> Result<()> {
         for end in ends {
             self.unborrow(&end.parent)?;
         }

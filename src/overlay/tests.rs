@@ -45,6 +45,7 @@ fn mount_hiding(dir: &Path, hidden: Hidden) -> Arc<Overlay> {
         fds: FdCache::new(64),
         created,
         hidden,
+        large: Large { from: 64 << 10, background: true },
     })
     .expect("an overlay")
 }

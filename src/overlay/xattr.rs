@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
+use super::copyup::Bring;
 use super::node::Kind;
 use super::{Caller, Overlay, Result};
 use crate::layer::marks;
@@ -69,7 +70,7 @@ impl Overlay {
             Err(e) => return Err(e),
         })?;
         if !node.is_dir() {
-            self.copy_up(&node, u64::MAX)?;
+            self.copy_up(&node, Bring::All)?;
         }
         let _names = self.names.read();
         match &node.kind {

@@ -14,7 +14,7 @@ use crate::error::{Context, Error, Kind, Result};
 use crate::fuse::{self, Session};
 use crate::layer::watch::Watch;
 use crate::names::RelPath;
-use crate::overlay::{Config, FdCache, Lower, Overlay};
+use crate::overlay::{Config, FdCache, Large, Lower, Overlay};
 use crate::sys::{self, Stat, mounts};
 
 /// Descriptors kept for files and directories, for all mounts together, at the most.
@@ -50,6 +50,7 @@ impl Fuse {
             fds: Arc::clone(&self.fds),
             created: Some(spec.created),
             hidden: spec.hide.of(&spec.base)?,
+            large: Large::default(),
         };
         let overlay = Overlay::new(config).context("cannot set up the overlay in", &spec.work)?;
         overlay.retarget(vec![spec.base.clone()]);
@@ -57,6 +58,7 @@ impl Fuse {
         for layer in &spec.layers {
             preserve(&overlay, layer)?;
         }
+        overlay.resume().context("cannot go on with the large files in", &spec.work)?;
         Ok(overlay)
     }
 }
@@ -82,6 +84,13 @@ impl Backend for Fuse {
         };
         Ok(Box::new(Served { session, overlay, unwatched: self.watch.is_none() }))
     }
+
+    fn settle(&self, spec: &MountSpec) -> Result<()> {
+        let overlay = self.overlay(spec)?;
+        let settled = settle(&overlay);
+        overlay.quiesce();
+        settled
+    }
 }
 
 struct Served {
@@ -97,7 +106,9 @@ impl Mounted for Served {
     }
 
     fn unmount(&self) -> Result<()> {
-        self.session.end()
+        self.session.end()?;
+        self.overlay.quiesce();
+        Ok(())
     }
 
     fn stats(&self) -> Vec<(String, u64)> {
@@ -121,8 +132,31 @@ impl Mounted for Served {
         self.overlay.expect(&dir).context("cannot read the attributes in", &layer.dir)
     }
 
+    fn settle(&self) -> Result<()> {
+        settle(&self.overlay)
+    }
+
     fn sync(&self) -> Result<()> {
+        self.settle()?;
         self.overlay.sync_all().map_err(|e| Error::io("cannot sync the fork", e))
+    }
+}
+
+/// Completes the large files of an overlay.
+fn settle(overlay: &Overlay) -> Result<()> {
+    let settled = overlay.settle_all();
+    let Some(path) = overlay.lost().into_iter().next() else {
+        return settled.map_err(|e| Error::io("cannot copy up the rest of a large file", e));
+    };
+    let what = "the base changed before all of a large file was copied up, and the rest of it is lost:";
+    let how = "write the whole file anew in the fork, or delete it there";
+    Err(Error::new(Kind::Io, what).at(path.as_path()).remedy(how))
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // The next mount of the fork takes over what was under way.
+        self.overlay.quiesce();
     }
 }
 

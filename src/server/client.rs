@@ -138,7 +138,12 @@ impl Client {
         }
     }
 
-    /// Brings all that was written in a fork to the disk.
+    /// Completes the large files of a fork that are still being copied up, whether it is mounted or not.
+    pub fn settle(&self, spec: &MountSpec) -> Result<()> {
+        self.done(self.ask(&Request::Settle(spec.clone()), None)?)
+    }
+
+    /// Brings all that was written in a fork to the disk, its large files complete.
     pub fn sync(&self, id: &str) -> Result<()> {
         match self.ask_running(&Request::Sync { id: id.to_owned() })? {
             Some(reply) => self.done(reply),

@@ -90,7 +90,9 @@ pub(super) enum Request {
         /// The layer.
         layer: Layer,
     },
-    /// Bring all that was written in the fork to the disk.
+    /// Complete the large files of this fork that are still being copied up, whether it is mounted or not.
+    Settle(MountSpec),
+    /// Bring all that was written in the fork to the disk, large files complete.
     Sync {
         /// The fork.
         id: String,
@@ -110,6 +112,7 @@ impl Request {
             | Request::Unmount { .. }
             | Request::Preserve { .. }
             | Request::Expect { .. }
+            | Request::Settle(_)
             | Request::Sync { .. }
             | Request::Shutdown => 120,
         };

@@ -288,6 +288,7 @@ impl Server {
             Request::Unmount { id } => self.table.unmount(&id)?,
             Request::Preserve { id, layer } => self.table.preserve(&id, layer)?,
             Request::Expect { id, layer } => self.table.get(&id)?.expect(&layer)?,
+            Request::Settle(spec) => self.table.settle(&spec)?,
             Request::Sync { id } => self.table.get(&id)?.sync()?,
             Request::Shutdown => {
                 self.table.unmount_all();

@@ -19,6 +19,8 @@ use crate::error::{Error, Kind, Result};
 pub trait Backend: Send + Sync {
     /// Begins to serve an overlay; ready for requests when it returns.
     fn mount(&self, spec: &MountSpec, how: How) -> Result<Box<dyn Mounted>>;
+    /// Completes the large files of an overlay that is not mounted.
+    fn settle(&self, spec: &MountSpec) -> Result<()>;
 }
 
 /// Where a mount comes from.
@@ -42,7 +44,9 @@ pub trait Mounted: Send + Sync {
     /// Whether some directories of the base could not be watched: what changes there is noticed a moment later, and
     /// reading there costs more.
     fn is_unwatched(&self) -> bool;
-    /// Brings all that was written to the disk.
+    /// Completes the large files that are still being copied up.
+    fn settle(&self) -> Result<()>;
+    /// Brings all that was written to the disk, large files complete.
     fn sync(&self) -> Result<()>;
     /// Reads through a new preserved layer from now on.
     fn preserve(&self, layer: &Layer) -> Result<()>;
@@ -142,6 +146,19 @@ impl Table {
         let mounted = self.backend.mount(&spec, how)?.into();
         *live = Some(Live { spec, mounted, here });
         Ok(())
+    }
+
+    /// Completes the large files of a fork, mounted or not.
+    pub(super) fn settle(&self, spec: &MountSpec) -> Result<()> {
+        let slot = self.slot(&spec.id);
+        let live = slot.live.lock();
+        let settled = match live.as_ref().filter(|live| live.mounted.is_alive()) {
+            Some(live) => live.mounted.settle(),
+            None => self.backend.settle(spec),
+        };
+        drop(live);
+        self.drop_empty(&spec.id, &slot);
+        settled
     }
 
     /// Ends the mount of a fork; nothing to do is success.
@@ -267,6 +284,10 @@ mod tests {
             assert_eq!(self.mounts.fetch_add(1, Ordering::SeqCst), 0, "one fork is mounted once");
             Ok(Box::new(FakeMount { alive: true.into(), mounts: Arc::clone(&self.mounts) }))
         }
+
+        fn settle(&self, _: &MountSpec) -> Result<()> {
+            Ok(())
+        }
     }
 
     impl Mounted for FakeMount {
@@ -287,6 +308,9 @@ mod tests {
         }
         fn is_unwatched(&self) -> bool {
             false
+        }
+        fn settle(&self) -> Result<()> {
+            Ok(())
         }
         fn sync(&self) -> Result<()> {
             Ok(())

@@ -9,6 +9,7 @@ use super::{Guarantees, Made, Site, Strategy, Way, Wishes, elsewhere};
 use crate::error::{Context, Error, Kind, Result};
 use crate::fuse;
 use crate::git::own;
+use crate::layer::blocks;
 use crate::layer::manifest::{Difference, Manifest, PREPARED};
 use crate::layer::marks::DirMarks;
 use crate::server::{Client, Layer, MountSpec};
@@ -32,6 +33,17 @@ impl Overlay {
             created: site.created,
             hide: site.hide.clone(),
         }
+    }
+
+    /// Completes the large files of a fork that is not mounted, so that its upper says all that was written.
+    pub fn settle(site: &Site) -> Result<()> {
+        let maps = site.work().join(blocks::DIR);
+        let pending = match fs::read_dir(&maps) {
+            Ok(mut entries) => entries.next().is_some(),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => false,
+            Err(e) => return Err(e).context("cannot list", maps),
+        };
+        if pending { Client::new(&site.store).settle(&Self::spec(site)) } else { Ok(()) }
     }
 }
 

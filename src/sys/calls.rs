@@ -95,6 +95,7 @@ calls! {
     fs::fsetxattr(fd: impl AsFd + Copy, name: impl Arg + Copy, value: &[u8], flags: XattrFlags) -> ();
     fs::removexattr(path: impl Arg + Copy, name: impl Arg + Copy) -> ();
     fs::lremovexattr(path: impl Arg + Copy, name: impl Arg + Copy) -> ();
+    fs::fremovexattr(fd: impl AsFd + Copy, name: impl Arg + Copy) -> ();
     fs::seek(fd: impl AsFd + Copy, to: SeekFrom) -> u64;
     fs::ftruncate(fd: impl AsFd + Copy, size: u64) -> ();
     fs::fallocate(fd: impl AsFd + Copy, mode: FallocateFlags, offset: u64, len: u64) -> ();

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::OnceLock;
 
 use rustix::process::{DumpableBehavior, Pid, Resource, Rlimit};
 
@@ -43,6 +44,16 @@ pub fn process_group() -> Option<Pid> {
 /// Lets no other process of the same user look into this one: not by ptrace, nor through `/proc/PID/fd` and `root`.
 pub fn set_undumpable() -> io::Result<()> {
     Ok(rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
+}
+
+/// The kernel's random name of this boot: 36 characters.
+pub fn boot_id() -> io::Result<&'static str> {
+    static BOOT: OnceLock<String> = OnceLock::new();
+    if let Some(id) = BOOT.get() {
+        return Ok(id);
+    }
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    Ok(BOOT.get_or_init(|| text.trim().to_owned()))
 }
 
 /// Allows as many open descriptors as the hard limit does; returns how many that is.

@@ -18,18 +18,32 @@ pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_treefork");
 pub(crate) struct Treefork {
     env: Env,
     store: PathBuf,
+    /// Further variables that commands, and with them the server, see.
+    variables: Vec<(&'static str, String)>,
 }
 
 impl Treefork {
     pub(crate) fn new() -> Self {
         let env = Env::new();
         let store = env.store();
-        Self { env, store }
+        Self { env, store, variables: Vec::new() }
     }
 
     /// With the store somewhere else, such as on an image.
     pub(crate) fn with_store(store: PathBuf) -> Self {
-        Self { env: Env::new(), store }
+        Self { env: Env::new(), store, variables: Vec::new() }
+    }
+
+    /// The same with one more variable.
+    pub(crate) fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.set(name, value);
+        self
+    }
+
+    /// Commands from now on, and a server that one of them starts, see this variable.
+    pub(crate) fn set(&mut self, name: &'static str, value: impl Into<String>) {
+        self.variables.retain(|(other, _)| *other != name);
+        self.variables.push((name, value.into()));
     }
 
     /// The directory that keeps the forks.
@@ -44,7 +58,7 @@ impl Treefork {
     /// `treefork ARGS`, not started yet.
     pub(crate) fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = self.env.command(BINARY);
-        command.env("TREEFORK_STORE", &self.store).args(args);
+        command.env("TREEFORK_STORE", &self.store).envs(self.variables.iter().cloned()).args(args);
         command
     }
 

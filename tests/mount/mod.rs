@@ -3,6 +3,7 @@
 mod basics;
 mod drift;
 mod helper;
+mod large;
 mod raw;
 mod requests;
 mod trouble;

@@ -4,15 +4,16 @@
 //! files hold a node. Checks that the kernel makes before it asks the file system are made here, in its order
 //! (`fs/namei.c`, `fs/open.c`, `fs/read_write.c`, `fs/xattr.c`), as far as root gets to see them.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use rustix::fs::FileType;
 use rustix::io::Errno;
 use treefork::layer::hidden::Hidden;
-use treefork::overlay::{Attr, Caller, Config, Entry, FdCache, Lookup, Lower, Overlay, ROOT, SetAttr, SetTime};
+use treefork::overlay::{Attr, Caller, Config, Entry, FdCache, Large, Lookup, Lower, Overlay, ROOT, SetAttr, SetTime};
 use treefork::sys::{Time, open_root};
 
 use super::differential::{Forks, Site, run};
@@ -766,7 +767,11 @@ fn umask() -> u32 {
 }
 
 /// Forks in-process: an overlay on the base, with upper and work area beside it.
-pub(super) struct InProcess;
+#[derive(Default)]
+pub(super) struct InProcess {
+    /// What counts as a large file.
+    large: Large,
+}
 
 impl Forks for InProcess {
     fn with(&self, site: &Site, start: Time, work: &mut dyn FnMut(&mut dyn Engine)) {
@@ -777,35 +782,54 @@ impl Forks for InProcess {
             dir
         });
         let fds = FdCache::new(64);
+        let last: RefCell<Weak<Overlay>> = RefCell::default();
         work(&mut Core::new(start, || {
+            // The last one ends as a killed server does, but its threads are ours.
+            last.borrow().upgrade().inspect(|overlay| overlay.quiesce());
             let open = |path: &Path| open_root(path).expect("it was just made");
             let base = Lower { root: open(&site.base), marked: false, watch: false };
-            let (upper, work) = (Some(open(&upper)), Some(open(&area)));
             let config = Config {
                 lowers: vec![base],
-                upper,
-                work,
+                upper: Some(open(&upper)),
+                work: Some(open(&area)),
                 watch: None,
                 fds: Arc::clone(&fds),
                 created: Some(start),
                 hidden: Hidden::default(),
+                large: self.large,
             };
-            Overlay::new(config).expect("a base, an upper and a work area are all it takes")
+            let overlay = Overlay::new(config).expect("a base, an upper and a work area are all it takes");
+            overlay.resume().expect("its own files");
+            last.replace(Arc::downgrade(&overlay));
+            overlay
         }));
     }
 }
 
+/// Every file that takes room on the disk is a large one.
+const ALL_LARGE: Large = Large { from: 1, background: true };
+
 #[test]
 fn the_core_agrees_on_ext4() {
-    run(Fs::Ext4, 1, &InProcess);
+    run(Fs::Ext4, 1, &InProcess::default());
 }
 
 #[test]
 fn the_core_agrees_on_xfs() {
-    run(Fs::Xfs, 2, &InProcess);
+    run(Fs::Xfs, 2, &InProcess::default());
 }
 
 #[test]
 fn the_core_agrees_on_btrfs() {
-    run(Fs::Btrfs, 3, &InProcess);
+    run(Fs::Btrfs, 3, &InProcess::default());
+}
+
+#[test]
+fn the_core_agrees_with_files_that_come_up_block_by_block() {
+    run(Fs::Ext4, 4, &InProcess { large: ALL_LARGE });
+}
+
+#[test]
+fn the_core_agrees_with_files_that_do_not_come_up_unasked() {
+    run(Fs::Ext4, 5, &InProcess { large: Large { background: false, ..ALL_LARGE } });
 }

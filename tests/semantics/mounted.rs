@@ -19,12 +19,17 @@ use crate::common::{Fs, Run, TempTree, Treefork, mounts};
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Forks as the command line makes them. A remount is `kill -9` of the server and a new one.
-pub(super) struct Mounted;
+#[derive(Default)]
+pub(super) struct Mounted {
+    /// Variables for the server.
+    variables: Vec<(&'static str, &'static str)>,
+}
 
 impl Mounted {
     /// Makes a fork and has `work` use the engine on it.
-    fn on_fork(site: &Site, start: Time, work: &mut dyn FnMut(Dir<'_>)) {
-        let treefork = Treefork::with_store(site.dir.join("store"));
+    fn on_fork(&self, site: &Site, start: Time, work: &mut dyn FnMut(Dir<'_>)) {
+        let mut treefork = Treefork::with_store(site.dir.join("store"));
+        self.variables.iter().for_each(|(name, value)| treefork.set(name, *value));
         let fork = treefork.create(&site.base, "x");
         let (alive, given_up) = channel::<()>();
         let watched = fork.clone();
@@ -51,7 +56,7 @@ impl Mounted {
 
 impl Forks for Mounted {
     fn with(&self, site: &Site, start: Time, work: &mut dyn FnMut(&mut dyn Engine)) {
-        Self::on_fork(site, start, &mut |mut dir| work(&mut dir));
+        self.on_fork(site, start, &mut |mut dir| work(&mut dir));
     }
 }
 
@@ -91,7 +96,7 @@ impl Engine for AsUser<'_> {
 
 impl Forks for MountedForUser {
     fn with(&self, site: &Site, start: Time, work: &mut dyn FnMut(&mut dyn Engine)) {
-        Mounted::on_fork(site, start, &mut |dir| work(&mut AsUser(dir.by_descriptor())));
+        Mounted::default().on_fork(site, start, &mut |dir| work(&mut AsUser(dir.by_descriptor())));
     }
 
     fn plain<'a>(&self, dir: Dir<'a>) -> Box<dyn Engine + 'a> {
@@ -119,15 +124,26 @@ fn a_mount_agrees_for_an_ordinary_user() {
 
 #[test]
 fn a_mount_agrees_on_ext4() {
-    run(Fs::Ext4, 11, &Mounted);
+    run(Fs::Ext4, 11, &Mounted::default());
 }
 
 #[test]
 fn a_mount_agrees_on_xfs() {
-    run(Fs::Xfs, 12, &Mounted);
+    run(Fs::Xfs, 12, &Mounted::default());
 }
 
 #[test]
 fn a_mount_agrees_on_btrfs() {
-    run(Fs::Btrfs, 13, &Mounted);
+    run(Fs::Btrfs, 13, &Mounted::default());
+}
+
+#[test]
+fn a_mount_agrees_with_files_that_come_up_block_by_block() {
+    run(Fs::Ext4, 15, &Mounted { variables: vec![("TREEFORK_LARGE", "1")] });
+}
+
+#[test]
+fn a_mount_agrees_with_files_that_do_not_come_up_unasked() {
+    let never = ("TREEFORK_FAULT", "blocks background:fail=5@*");
+    run(Fs::Ext4, 16, &Mounted { variables: vec![("TREEFORK_LARGE", "1"), never] });
 }

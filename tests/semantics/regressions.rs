@@ -27,7 +27,7 @@ fn rename(from: &'static str, to: &'static str) -> Op {
 /// Agrees with a plain copy on every file system.
 fn agrees(base: &[Op], ops: &[Op]) {
     for fs in Fs::DISKS {
-        check(fs, &InProcess, base, ops);
+        check(fs, &InProcess::default(), base, ops);
     }
 }
 
