@@ -7,6 +7,7 @@
 mod chart;
 mod churn;
 mod cli;
+mod fanout;
 mod place;
 mod report;
 mod subject;

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::churn;
 use super::cli::Plan;
 use super::place::{Place, run};
 use super::report::{Metric, kib, ms};
 use super::subject::{Fork, Subject, has_command};
 use super::tree;
+use super::{churn, fanout};
 
 /// The sizes of the bases that `create` must not tell apart.
 pub(crate) const FLAT: [usize; 2] = [10, 20_000];
@@ -51,6 +51,8 @@ pub(crate) fn all(plan: &Plan) -> Vec<Workload> {
     let made: fn(&dyn Subject) -> bool = |subject| !matches!(subject.name(), "plain" | "treefork exec");
     let git: fn(&dyn Subject) -> bool = |_| true;
     let whole: fn(&dyn Subject) -> bool = |subject| any_whole(subject);
+    let fans: fn(&dyn Subject) -> bool =
+        |subject| matches!(subject.name(), "treefork" | "git worktree" | "cp -a" | "cp --reflink");
     let ours: fn(&dyn Subject) -> bool = |subject| subject.name() == "treefork";
     let all = [
         Workload { name: "flat create", rounds: [50, 50], suits: ours, measure: flat_create },
@@ -63,6 +65,7 @@ pub(crate) fn all(plan: &Plan) -> Vec<Workload> {
         Workload { name: "remove after work", rounds: [3, 3], suits: made, measure: remove_after_work },
         Workload { name: "large file", rounds: [2, 3], suits: whole, measure: large_file },
         Workload { name: "agents", rounds: [2, 2], suits: git, measure: agents },
+        Workload { name: "fan-out", rounds: [1, 3], suits: fans, measure: fan_out },
         Workload { name: "make", rounds: [2, 3], suits: any, measure: make },
         Workload { name: "merge", rounds: [3, 3], suits: |s| matches!(s.name(), "plain" | "treefork"), measure: merge },
         Workload { name: "many forks", rounds: [1, 1], suits: ours, measure: many_forks },
@@ -245,6 +248,39 @@ fn agents(place: &Place, subject: &dyn Subject) -> Measured {
         forks.iter().for_each(|fork| subject.remove(place, fork));
     }
     measured
+}
+
+/// From a repository to so many forks of it with a commit in each. What comes of it is checked, and so is that the base
+/// has nothing of it.
+fn fan_out(place: &Place, subject: &dyn Subject) -> Measured {
+    let (files, count, jobs) = if place.smoke { (2_000, 4, 2) } else { (20_000, 32, 8) };
+    let base = sized_base(place, files);
+    let look = || {
+        let head = std::fs::read(base.join(".git/refs/heads/main")).expect("a branch");
+        let edited = std::fs::read(base.join(tree::file(0))).expect("a file");
+        (head, edited)
+    };
+    let before = look();
+    let name = format!("fan-out of {count}, {jobs} at once");
+    let took = if subject.is_treefork() {
+        let mut names = vec![];
+        let took = timed(place, || names = fanout::ours(place, &base, files, count, jobs));
+        for (n, fork) in (1..).zip(&names) {
+            fanout::check(place, Path::new(&place.treefork(["path", fork])), files, n);
+        }
+        place.treefork(std::iter::once("remove").chain(names.iter().map(String::as_str)));
+        took
+    } else {
+        let mut forks = vec![];
+        let took = timed(place, || forks = fanout::theirs(place, subject, &base, (files, count, jobs)));
+        for (n, fork) in (1..).zip(&forks) {
+            fanout::check(place, &fork.path, files, n);
+        }
+        forks.iter().for_each(|fork| subject.remove(place, fork));
+        took
+    };
+    assert!(before == look(), "the base has something of it");
+    vec![ms(name, took)]
 }
 
 fn make(place: &Place, subject: &dyn Subject) -> Measured {

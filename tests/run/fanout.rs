@@ -129,3 +129,27 @@ fn an_interrupt_ends_all_and_leaves_nothing() {
         assert_eq!(super::ending::strays(&site), 0, "{who:?}");
     }
 }
+
+/// Many at work in a repository at once: each has its own commit, whole, and the base nothing of any.
+#[test]
+fn many_edit_and_commit_at_once() {
+    let site = Site::new(Who::Root);
+    let base = site.env.join("work/repository");
+    crate::common::Repo::new(
+        &site.env,
+        &base,
+        crate::common::Shape { submodule: false, ..crate::common::Shape::full(400) },
+    );
+    let look = || crate::common::Look::default().ino().ctime().at(&base);
+    let before = look();
+    let script = "for f in $(git ls-files 'pkg*' | head -n 50); do echo \"edit $TREEFORK_N\" >> $f; done; \
+                  git commit -qam \"agent $TREEFORK_N\"; git diff --name-only HEAD^ HEAD | wc -l; git fsck 2>&1 | grep -v dangling; \
+                  cat $(git ls-files 'pkg*' | head -n 50) | grep -c '^edit '; git log -1 --format=%s";
+    let mut command = fanout(&site, &["-n", "8", "-j", "4", "--label", "f"], script);
+    let rows = rows(&command.current_dir(&base).ok());
+    for (n, row) in (1..).zip(&rows) {
+        assert_eq!(row["output"], format!("50\n50\nagent {n}\n"), "{row}");
+        assert_eq!(row["fork_is"], "kept");
+    }
+    assert_same(&before, &look(), "the base");
+}
