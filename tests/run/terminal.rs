@@ -12,7 +12,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::{BOTH, Site};
 use crate::common::Run;
 
-/// A shell at a terminal, which prompts with `OUT> `.
+/// What the shell at the terminal prompts with, at the start of a line. A shell in a fork puts something in front: what it
+/// prompts with is no sign that the outer one reads what is typed.
+const PROMPT: &str = "\nOUT> ";
+
+/// A shell at a terminal.
 struct Terminal {
     keys: File,
     shell: Child,
@@ -45,7 +49,8 @@ impl Terminal {
         }
         let shell = shell.spawn().expect("starts");
         let mut terminal = Self { keys, shell, seen: String::new() };
-        terminal.until("OUT> ");
+        // The first one of the terminal has no line before it.
+        terminal.until(PROMPT.trim_start());
         terminal
     }
 
@@ -93,20 +98,20 @@ fn keys_reach_the_command() {
         terminal.types(&format!("{run} 'echo be\"\"gun; sleep 1000'\n"));
         terminal.until("begun");
         terminal.types("\x03");
-        terminal.until("OUT> ");
+        terminal.until(PROMPT);
         terminal.types("echo status $?\n");
         terminal.until("status 130");
-        terminal.until("OUT> ");
+        terminal.until(PROMPT);
         terminal.types(&format!("{run} 'echo be\"\"gun; read line; echo \"got $line\"'\n"));
         terminal.until("begun");
         terminal.types("\x1a");
         terminal.until("Stopped");
-        terminal.until("OUT> ");
+        terminal.until(PROMPT);
         terminal.types("fg\n");
         terminal.until("got $line");
         terminal.types("a line\n");
         terminal.until("got a line");
-        terminal.until("OUT> ");
+        terminal.until(PROMPT);
     }
 }
 
@@ -123,12 +128,12 @@ fn a_shell_in_a_fork_has_job_control_of_its_own() {
     terminal.until("Stopped");
     terminal.until("(inner) ");
     terminal.types("kill -9 %1; wait; suspend\n");
-    terminal.until("OUT> ");
+    terminal.until(PROMPT);
     terminal.types("fg\n");
     terminal.until("(inner) ");
     terminal.types("echo $TREEFORK_LABEL-$((40 + 2)); exit 3\n");
     terminal.until("inner-42");
-    terminal.until("OUT> ");
+    terminal.until(PROMPT);
     // The outer shell has its terminal back.
     terminal.types("echo status $?\n");
     terminal.until("status 3");
