@@ -24,6 +24,7 @@ fn main() -> ExitCode {
         base_ident: None,
         start: PathBuf::new(),
         hide: vec![root.clone()],
+        shared_git: None,
         root: Root::Directory(root),
     };
     let job = Job {

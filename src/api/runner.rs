@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::thread::JoinHandle;
 
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -11,8 +12,9 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use super::{CancelToken, Command, CommandRunner, Output};
 use crate::error::{Error, Kind, Result};
 use crate::fork::{Forks, Id, Record};
+use crate::git::Repo;
 use crate::names::RelPath;
-use crate::run::{self, Attach, Environment, Job, Root, Target};
+use crate::run::{self, Attach, Environment, Job, Root, SharedGit, Target};
 use crate::server::Client;
 use crate::strategy::{Overlay, Site, Way};
 
@@ -87,13 +89,21 @@ pub fn target(forks: &Forks, record: &Record) -> Target {
         start: record.subdir.clone(),
         root,
         hide: vec![forks.store().root().to_path_buf()],
+        shared_git: (record.strategy == Way::Worktree).then(|| shared_git(forks, &dir.join("mnt"))).flatten(),
     }
+}
+
+/// The repository of a linked work tree; `None` where its `.git` leads to none any more.
+fn shared_git(forks: &Forks, tree: &Path) -> Option<SharedGit> {
+    let repo = Repo::at(tree).ok().flatten()?;
+    let own = repo.git_dir.strip_prefix(&repo.common_dir).ok()?.to_path_buf();
+    Some(SharedGit { common: repo.common_dir, own, place: forks.store().root().to_path_buf() })
 }
 
 /// What does not work in an isolated command in a fork of this kind, as a sentence for the caller.
 pub fn caveat(record: &Record) -> Option<&'static str> {
-    // Its `.git` leads to the base's, which is the one thing that such a command must not reach.
-    let what = "git does not work in an isolated command in a linked work tree, whose repository is the base's";
+    // Its repository is the base's, which is the one thing that such a command must not change.
+    let what = "in a linked work tree, whose repository is the base's, git can only read in an isolated command";
     (record.strategy == Way::Worktree).then_some(what)
 }
 

@@ -178,6 +178,7 @@ mod tests {
             start: "".into(),
             root,
             hide: vec![],
+            shared_git: None,
         }
     }
 

@@ -58,7 +58,10 @@ fn of_step(step: &Step, errno: Errno) -> Error {
         Step::Take { path, .. } => cause(Error::new(Kind::Io, "cannot take the mounts at"), path),
         Step::Bind { to: path, .. } | Step::Put { path, .. } => cause(Error::new(Kind::Io, "cannot mount over"), path),
         Step::ReadOnly { path, .. } => cause(Error::new(Kind::Io, "cannot make read-only"), path),
-        Step::HideDir(path) | Step::HideFile(path) => cause(Error::new(Kind::Io, "cannot hide"), path),
+        Step::HideDir(path) | Step::HideFile(path) | Step::Scratch(path) => {
+            cause(Error::new(Kind::Io, "cannot hide"), path)
+        }
+        Step::MakeDir(path) | Step::MakeFile { path, .. } => cause(Error::new(Kind::Io, "cannot make"), path),
         Step::Private | Step::Proc => Error::io("cannot arrange the command's mounts", errno),
         Step::Loopback => Error::io("cannot set up the loopback interface", errno),
     }

@@ -189,6 +189,7 @@ mod tests {
             start: "".into(),
             root: Root::Directory(top.join("fork")),
             hide: vec![],
+            shared_git: None,
         };
         Site { guard: Guard::new(target).expect("there"), top, _dir: dir }
     }

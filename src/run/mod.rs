@@ -50,6 +50,19 @@ pub struct Target {
     pub root: Root,
     /// What no command in a fork gets to see: the store and whatever else belongs to treefork.
     pub hide: Vec<PathBuf>,
+    /// The repository of a fork that has none of its own.
+    pub shared_git: Option<SharedGit>,
+}
+
+/// A repository that a fork shares with its base: git in an isolated command may read it, and write nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedGit {
+    /// Where objects and refs are.
+    pub common: PathBuf,
+    /// The git directory of the fork's work tree, below that.
+    pub own: PathBuf,
+    /// A directory of [`Target::hide`] in which the repository shows instead, where its own place is covered by the fork.
+    pub place: PathBuf,
 }
 
 /// How the files of a fork are reached.

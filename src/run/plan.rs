@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use rustix::thread::CapabilitySet;
 
 use super::place::{self, Base};
-use super::{Attach, Isolation, Job, Root, Target, descriptors, guard};
+use super::{Attach, Isolation, Job, Root, SharedGit, Target, descriptors, guard};
 use crate::error::{Context, Error, Kind, Result};
 use crate::sys::cell::{Cwd, IdMaps, Plan, Program, SLOTS, Spaces, Step};
 use crate::sys::{Stat, open_root};
@@ -58,6 +58,10 @@ pub(super) fn prepare(target: Target, mut job: Job) -> Result<Prepared> {
         nothing_leads_out(&base, &visible, &job.args, &cwd)?;
     }
     let mut environment = std::mem::take(&mut job.environment);
+    if target.shared_git.is_some() {
+        // Its settings and hooks are the base's, and whoever works in the fork is there to read.
+        environment.harden_git();
+    }
     let logical = environment.get("PWD").map(PathBuf::from).filter(|pwd| leads_to(pwd, &base, &below));
     environment.enter(&target, logical.as_deref().filter(|_| job.isolation == Isolation::Path).unwrap_or(&cwd));
     let candidates = candidates(&job.args[0], environment.get("PATH"))?;
@@ -80,7 +84,8 @@ pub(super) fn prepare(target: Target, mut job: Job) -> Result<Prepared> {
                 loopback: job.no_network,
                 privileged: spaces.keeper.is_none(),
             };
-            let (steps, serve) = steps(&base, root.as_ref(), target.root, &wishes)?;
+            let shared = target.shared_git.as_ref();
+            let (steps, serve) = steps(&base, root.as_ref(), target.root, shared, &wishes)?;
             (Some(spaces), steps, serve)
         }
     };
@@ -134,10 +139,17 @@ struct Wishes {
 
 /// Where the covers come from, in the numbering of [`Step::Take`].
 const FORK: usize = 0;
+const GIT: usize = SLOTS - 1;
 
 type Serve = Box<dyn FnOnce(OwnedFd) -> Result<()> + Send>;
 
-fn steps(base: &Base, reached: Option<&Reached>, root: Root, wishes: &Wishes) -> Result<(Vec<Step>, Option<Serve>)> {
+fn steps(
+    base: &Base,
+    reached: Option<&Reached>,
+    root: Root,
+    shared: Option<&SharedGit>,
+    wishes: &Wishes,
+) -> Result<(Vec<Step>, Option<Serve>)> {
     let here = string(&base.path)?;
     let expect = |stat: &Stat| Step::Expect { path: here.clone(), dev: stat.dev, ino: stat.ino };
     let mut steps = vec![Step::Private, expect(&base.stat)];
@@ -152,11 +164,15 @@ fn steps(base: &Base, reached: Option<&Reached>, root: Root, wishes: &Wishes) ->
             serve = Some(attach.serve);
         }
     }
+    if let Some(git) = shared {
+        steps.push(Step::Take { path: string(&git.common)?, slot: GIT });
+    }
     if wishes.read_only_root {
         read_only(&mut steps, &wishes.writable)?;
     }
     steps.push(Step::Put { path: here.clone(), slot: FORK });
     steps.extend(reached.map(|r| expect(&r.stat)));
+    let shown = shared.map(|git| show_git(&mut steps, base, git)).transpose()?.flatten();
     for alias in &base.aliases {
         steps.push(Step::Take { path: here.clone(), slot: FORK });
         steps.push(Step::Put { path: string(alias)?, slot: FORK });
@@ -171,7 +187,7 @@ fn steps(base: &Base, reached: Option<&Reached>, root: Root, wishes: &Wishes) ->
         }
     }
     steps.push(Step::Proc);
-    for path in &wishes.hidden {
+    for path in wishes.hidden.iter().filter(|path| shown.as_ref() != Some(*path)) {
         steps.push(hide(path)?);
     }
     if wishes.privileged {
@@ -181,6 +197,28 @@ fn steps(base: &Base, reached: Option<&Reached>, root: Root, wishes: &Wishes) ->
         steps.push(Step::Loopback);
     }
     Ok((steps, serve))
+}
+
+/// Shows the repository that the fork shares with the base, so that it can only be read. Where its place is covered by
+/// the fork, in a hidden directory, which is returned, with a `.git` in the fork that leads there.
+fn show_git(steps: &mut Vec<Step>, base: &Base, git: &SharedGit) -> Result<Option<PathBuf>> {
+    if base.below(&git.common).is_none() {
+        let common = string(&git.common)?;
+        steps.push(Step::Put { path: common.clone(), slot: GIT });
+        steps.push(Step::ReadOnly { path: common, below: true });
+        return Ok(None);
+    }
+    let place = fs::canonicalize(&git.place).context("cannot resolve", &git.place)?;
+    let (repository, pointer) = (place.join("git"), place.join("dot-git"));
+    let leads = [b"gitdir: ", repository.join(&git.own).as_os_str().as_bytes(), b"\n"].concat();
+    steps.push(Step::Scratch(string(&place)?));
+    steps.push(Step::MakeDir(string(&repository)?));
+    steps.push(Step::Put { path: string(&repository)?, slot: GIT });
+    steps.push(Step::ReadOnly { path: string(&repository)?, below: true });
+    steps.push(Step::MakeFile { path: string(&pointer)?, content: leads });
+    steps.push(Step::ReadOnly { path: string(&place)?, below: false });
+    steps.push(Step::Bind { from: string(&pointer)?, to: string(base.path.join(".git"))? });
+    Ok(Some(place))
 }
 
 fn fuse(attach: &Attach) -> Result<Step> {
@@ -206,8 +244,8 @@ fn read_only(steps: &mut Vec<Step>, writable: &[PathBuf]) -> Result<()> {
     }
     // An outer directory goes before what lies in it, which would end up below it otherwise.
     paths.sort();
-    if paths.len() >= SLOTS {
-        return Err(Error::new(Kind::Usage, format!("at most {} paths can stay writable", SLOTS - 3)));
+    if paths.len() >= GIT {
+        return Err(Error::new(Kind::Usage, format!("at most {} paths can stay writable", GIT - 3)));
     }
     for (path, slot) in paths.iter().zip(FORK + 1..) {
         steps.push(Step::Take { path: string(path)?, slot });

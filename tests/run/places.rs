@@ -170,3 +170,68 @@ fn commands_in_a_fork_that_only_they_mount_follow_each_other() {
         assert_eq!(site.treefork(["exec", "f", "--", "bash", "-c", script]).ok().text(), n.to_string());
     }
 }
+
+/// A linked work tree shares the base's repository: an isolated command reads it and changes nothing of it.
+#[test]
+fn git_in_a_linked_work_tree_reads_and_does_not_write() {
+    for who in BOTH {
+        let site = Site::new(who);
+        let hook = site.base.join(".git/hooks/post-checkout");
+        fs::create_dir_all(hook.parent().expect("it has one")).expect("writable");
+        fs::write(&hook, "#!/bin/sh\necho hook > hooked\n").expect("writable");
+        fs::set_permissions(&hook, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("ours");
+        site.treefork(["create", "--strategy", "worktree", "--label", "w"]).ok();
+        let exec = |script: &str| site.treefork(["exec", "w", "--", "bash", "-c", script]).done();
+        let before = site.look();
+        let done = exec(
+            "git log --format=%s; git rev-parse --show-toplevel; echo two > file; git status --porcelain; git diff --stat | tail -1",
+        );
+        let expected =
+            format!("first\n{}\n M file\n 1 file changed, 1 insertion(+), 1 deletion(-)", site.base.display());
+        assert_eq!(done.text(), expected, "{who:?}: {}", done.complaint());
+        for write in [
+            "git commit -qam x",
+            "git add file",
+            "git tag t",
+            "git config a.b c",
+            "git checkout -q -b new",
+            "G=$(git rev-parse --git-common-dir) && echo x > $G/HEAD",
+            "G=$(git rev-parse --git-common-dir) && mount -o remount,bind,rw $G && echo x > $G/HEAD",
+            "umount .git",
+            "rm .git",
+        ] {
+            let done = exec(&format!("{{ {write}; }} 2>&1 && echo through; true"));
+            assert!(!done.text().ends_with("through"), "{who:?}: {write}: {}", done.text());
+        }
+        assert_eq!(
+            exec("ls $TREEFORK_STORE; git -c core.hooksPath=.git/hooks log --oneline | wc -l; ls hooked 2>/dev/null")
+                .text(),
+            "dot-git\ngit\n1"
+        );
+        crate::common::assert_same(&before, &site.look(), "the base");
+        // Outside of isolation it is what linked work trees are: one repository.
+        let done = site.treefork(["exec", "--isolation", "cwd", "w", "--", "git", "tag", "t"]).ok();
+        assert_eq!(done.text(), "");
+        assert_eq!(site.env.git(&site.base, ["-c", "safe.directory=*", "tag"]), "t");
+    }
+}
+
+/// Where the repository lies elsewhere it has its own place, and is not written there either.
+#[test]
+fn a_shared_repository_elsewhere_is_not_written() {
+    for who in BOTH {
+        let site = Site::new(who);
+        site.command("git").args(["worktree", "add", "-q", "../linked", "-b", "side"]).ok();
+        let linked = site.env.join("work/linked");
+        site.treefork(["create", "--strategy", "worktree", "--label", "w"]).current_dir(&linked).ok();
+        let before = site.look();
+        let script = "git log --format=%s; git commit -q --allow-empty -m x 2>/dev/null || echo refused; \
+                      echo x > $B/.git/HEAD || echo refused; echo x > $B/free && echo through";
+        let mut exec = site.treefork(["exec", "w", "--", "bash", "-c", script]);
+        let done = exec.env("B", &site.base).current_dir(&linked).ok();
+        assert_eq!(done.text(), "first\nrefused\nrefused\nthrough", "{who:?}: {}", done.complaint());
+        fs::remove_file(site.base.join("free")).expect("ours");
+        let rest = |tree: &crate::common::Tree| tree.paths().count();
+        assert_eq!(rest(&before), rest(&site.look()), "{who:?}");
+    }
+}

@@ -118,6 +118,17 @@ fn take_step(step: &Step, slots: &mut [Option<OwnedFd>; SLOTS], line: BorrowedFd
             let size = c"size=4k,nr_inodes=2,mode=555";
             rustix::mount::mount(c"hidden", path.as_c_str(), c"tmpfs", flags, Some(size))
         }
+        Step::Scratch(path) => {
+            let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+            rustix::mount::mount(c"hidden", path.as_c_str(), c"tmpfs", flags, Some(c"size=64k,nr_inodes=16,mode=755"))
+        }
+        Step::MakeDir(path) => rustix::fs::mkdir(path.as_c_str(), Mode::from_raw_mode(0o755)),
+        Step::MakeFile { path, content } => {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+            let file = rustix::fs::open(path.as_c_str(), flags, Mode::from_raw_mode(0o644))?;
+            let written = rustix::io::write(&file, content)?;
+            if written == content.len() { Ok(()) } else { Err(Errno::NOSPC) }
+        }
         Step::HideFile(path) => rustix::mount::mount_bind(c"/dev/null", path.as_c_str()),
         Step::Loopback => raw::loopback_up(),
     }

@@ -125,6 +125,17 @@ pub enum Step {
     Proc,
     /// Covers a directory with an empty one.
     HideDir(CString),
+    /// Covers a directory with an empty one that things can be put in.
+    Scratch(CString),
+    /// Makes a directory.
+    MakeDir(CString),
+    /// Makes a file.
+    MakeFile {
+        /// Where.
+        path: CString,
+        /// What is in it.
+        content: Vec<u8>,
+    },
     /// Covers anything but a directory with the null device.
     HideFile(CString),
     /// Brings up the loopback interface.
