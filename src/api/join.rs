@@ -52,6 +52,7 @@ pub fn merge_fork(
         return Ok(Landing { record: locked.record, plan: first, merged: false, removed: false });
     }
     refuse_if_used(&locked)?;
+    forks.settle_locked(&mut locked)?;
     forks.begin_merge(&mut locked)?;
     let parent = options.into.as_deref().map_or_else(|| Ok(record.base.clone()), Base::at)?;
     let siblings = Siblings::of(forks, parent, &record.id);

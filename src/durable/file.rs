@@ -23,17 +23,29 @@ const TEMP: &str = ".tmp.";
 /// any point and, once it has returned, a power cut. Two writers at once do not mix: the last rename wins. What a killed
 /// writer leaves beside the file is invisible to readers and taken away by [`sweep`].
 pub fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
+    write(path, bytes, mode, true)
+}
+
+/// The same for a killed process; after a power cut the name may lead to anything, or nowhere.
+pub fn write_unsynced(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
+    write(path, bytes, mode, false)
+}
+
+fn write(path: &Path, bytes: &[u8], mode: u32, sync: bool) -> Result<()> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(Error::new(Kind::Usage, "not the path of a file:").at(path));
     };
     let dir = open_dir(parent)?;
     let temp = temp_name();
     let temp = At::new(&dir, &temp);
-    let done = fill(temp, bytes, mode).and_then(|()| {
+    let done = fill(temp, bytes, mode, sync).and_then(|()| {
         fault::point("durable.rename")?;
         temp.rename(At::new(&dir, name))?;
-        fault::point("durable.sync_dir")?;
-        Ok(calls::fsync(&dir)?)
+        if sync {
+            fault::point("durable.sync_dir")?;
+            calls::fsync(&dir)?;
+        }
+        Ok(())
     });
     if done.is_err() {
         // Gone already where the rename went through; anything else is swept up later.
@@ -42,14 +54,17 @@ pub fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
     done.context("cannot write", path)
 }
 
-fn fill(temp: At<'_>, bytes: &[u8], mode: u32) -> io::Result<()> {
+fn fill(temp: At<'_>, bytes: &[u8], mode: u32, sync: bool) -> io::Result<()> {
     fault::point("durable.create")?;
     let mut file = calls::File::from(temp.create(OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, mode)?);
     // The umask of the process has no say in the mode of our own records.
     calls::fchmod(&file, Mode::from_raw_mode(mode))?;
     file.put(bytes)?;
-    fault::point("durable.sync")?;
-    Ok(calls::fsync(&file)?)
+    if sync {
+        fault::point("durable.sync")?;
+        calls::fsync(&file)?;
+    }
+    Ok(())
 }
 
 /// A name that no other writer uses: pid and a counter tell writers of one machine apart, and `O_EXCL` the rest.

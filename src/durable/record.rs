@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::write_atomic;
+use super::{write_atomic, write_unsynced};
 use crate::error::{Context, Error, Kind, Result};
 use crate::sys::calls::File;
 
@@ -44,11 +44,20 @@ struct In {
 
 /// Writes a record, readable by the owner alone, with the guarantee of [`write_atomic`].
 pub fn write_record<T: Record>(path: &Path, record: &T) -> Result<()> {
+    write_atomic(path, &encode(path, record)?, 0o600)
+}
+
+/// The same with the guarantee of [`write_unsynced`].
+pub fn write_record_unsynced<T: Record>(path: &Path, record: &T) -> Result<()> {
+    write_unsynced(path, &encode(path, record)?, 0o600)
+}
+
+fn encode<T: Record>(path: &Path, record: &T) -> Result<Vec<u8>> {
     let envelope = Out { format: T::KIND, version: T::VERSION, record };
     let mut bytes = serde_json::to_vec_pretty(&envelope)
         .map_err(|e| Error::new(Kind::Io, "cannot encode the record").at(path).because(e))?;
     bytes.push(b'\n');
-    write_atomic(path, &bytes, 0o600)
+    Ok(bytes)
 }
 
 /// Reads a record; `None` where there is no such file.

@@ -40,6 +40,8 @@ pub struct Request {
     pub wishes: Wishes,
     /// Shell commands that run in the fork before it is merged, and keep it from being merged where they fail.
     pub pre_merge: Vec<String>,
+    /// Made for one command, which decides at its end whether the fork stays ([`Forks::settle_for_good`]).
+    pub temporary: bool,
     /// Never to be reaped by gc.
     pub keep: bool,
 }
@@ -56,6 +58,7 @@ impl Request {
             strategy: None,
             wishes: Wishes::default(),
             pre_merge: vec![],
+            temporary: false,
             keep: false,
         })
     }
@@ -188,6 +191,7 @@ impl Forks {
             created_at: at,
             state: State::Creating,
             state_since: at,
+            temporary: request.temporary,
             keep: request.keep,
             advisories: vec![],
         };
@@ -195,7 +199,9 @@ impl Forks {
         // A recovery may have seen the mark, and look whether there is a record yet.
         let lock = FileLock::acquire(&dir.join(super::LOCK), "create", Wait::For(PATIENCE))?;
         record.write(&dir)?;
-        sync_dir(&self.store.forks())?;
+        if !record.temporary {
+            sync_dir(&self.store.forks())?;
+        }
         Ok((record, lock))
     }
 
@@ -241,7 +247,7 @@ impl Forks {
         record.state = State::Creating;
         record.enter(State::Removing, dir)?;
         self.destroy_any(record, dir)?;
-        trash::discard(&self.store, &record.id)?;
+        trash::discard(&self.store, &record.id, true)?;
         trash::empty(&self.store)
     }
 
@@ -250,6 +256,25 @@ impl Forks {
         let site = record.site(self.store.root(), dir);
         let ways = [Way::Overlay, Way::Reflink, Way::Copy, Way::Worktree];
         ways.into_iter().map(strategy::strategy).try_for_each(|strategy| strategy.destroy(&site))
+    }
+
+    /// Makes a fork that was made for one command one that stays: durable, like any other.
+    pub fn settle_for_good(&self, record: &Record) -> Result<()> {
+        if !record.temporary {
+            return Ok(());
+        }
+        let Some(mut locked) = self.lock(&record.id, "keep")? else { return Ok(()) };
+        self.settle_locked(&mut locked)
+    }
+
+    /// The same for a fork whose lock is held.
+    pub fn settle_locked(&self, locked: &mut Locked) -> Result<()> {
+        if !locked.record.temporary {
+            return Ok(());
+        }
+        locked.record.temporary = false;
+        locked.record.write(&locked.dir)?;
+        sync_dir(&self.store.forks())
     }
 
     /// Whether anything in a fork differs from its base as it was; `None` where that is not known cheaply.
@@ -335,7 +360,7 @@ impl Forks {
         let _lock = FileLock::acquire(&dir.join(super::LOCK), "remove", Wait::For(PATIENCE))?;
         Client::new(self.store.root()).unmount(id.as_str())?;
         trash::detach_below(&dir)?;
-        trash::discard(&self.store, id)
+        trash::discard(&self.store, id, true)
     }
 
     /// Takes a locked fork away, whatever step an earlier removal got to.
@@ -356,8 +381,14 @@ impl Forks {
         let site = locked.record.site(self.store.root(), &locked.dir);
         strategy::strategy(locked.record.strategy).destroy(&site)?;
         fault_point("fork.destroyed")?;
-        trash::discard(&self.store, &locked.record.id)?;
+        let nothing_in = |dir: &Path| fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none());
+        let empty = locked.record.temporary && nothing_in(&site.upper());
+        trash::discard(&self.store, &locked.record.id, !locked.record.temporary)?;
         fault_point("fork.trashed")?;
+        if empty {
+            // Quicker done than handed to somebody else.
+            trash::delete_discarded(&self.store, &locked.record.id)?;
+        }
         self.drop_layers(&locked.record.base)
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use super::{Id, Label, Owner, journal, preserved};
-use crate::durable::{self, read_record, write_record};
+use crate::durable::{self, read_record, write_record, write_record_unsynced};
 use crate::error::{Context, Error, Kind, Result};
 use crate::names::RelPath;
 use crate::strategy::{Hide, Refusal, Site, Way};
@@ -154,6 +154,10 @@ pub struct Record {
     pub state: State,
     /// Since when, by the real clock.
     pub state_since: Time,
+    /// Made for one command, which may still decide that nothing of it stays: until then nothing waits for a disk, and
+    /// what a power cut leaves of it is as good as what it leaves of the command. See [`Forks::settle_for_good`](super::Forks::settle_for_good).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub temporary: bool,
     /// Never reaped by gc.
     pub keep: bool,
     /// Sentences for the caller about whatever is weaker than asked.
@@ -171,9 +175,10 @@ impl Record {
         read_record(&dir.join(RECORD))
     }
 
-    /// Writes it, durably, whole or not at all.
+    /// Writes it, whole or not at all; durably, unless the fork is temporary.
     pub fn write(&self, dir: &Path) -> Result<()> {
-        write_record(&dir.join(RECORD), self)
+        let path = dir.join(RECORD);
+        if self.temporary { write_record_unsynced(&path, self) } else { write_record(&path, self) }
     }
 
     /// Records that the fork enters a state.
@@ -269,6 +274,7 @@ pub(super) mod tests {
             created_at: now(),
             state: State::Creating,
             state_since: now(),
+            temporary: false,
             keep: false,
             advisories: vec![],
         }

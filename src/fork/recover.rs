@@ -67,7 +67,7 @@ impl Forks {
         let _store = FileLock::acquire(&self.store().lock_path(), "recovery", Wait::For(super::forks::PATIENCE))?;
         let dir = self.store().fork(id);
         if dir.exists() && Record::read(&dir)?.is_none() {
-            trash::discard(self.store(), id)?;
+            trash::discard(self.store(), id, true)?;
         }
         pending::remove(self.store(), id);
         Ok(())
@@ -78,6 +78,8 @@ impl Forks {
         let id = locked.record.id.clone();
         let pending = pending::Pending::new(self.store(), &id)?;
         let done = (|| {
+            // What waits there is worth keeping, whatever it was made for.
+            locked.record.temporary = false;
             locked.record.enter(State::Trashed, &locked.dir)?;
             self.destroy_any(&locked.record, &locked.dir)?;
             trash::keep(self.store(), &id)

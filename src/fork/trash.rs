@@ -19,11 +19,21 @@ use crate::fuse;
 use crate::server::MOUNT_KIND;
 use crate::sys::{At, Mount, Stat, mounts, open_root};
 
-/// Moves a fork's directory into the trash, to be deleted. Durable when it returns; gone already is success.
-pub(super) fn discard(store: &Store, id: &Id) -> Result<()> {
+/// Moves a fork's directory into the trash, to be deleted. With `durable` it is when this returns, else before anything of
+/// it is deleted; gone already is success.
+pub(super) fn discard(store: &Store, id: &Id, durable: bool) -> Result<()> {
     let from = store.fork(id);
     move_to_trash(store, &from, id)?;
-    sync_dir(&store.forks())
+    if durable { sync_dir(&store.forks()) } else { Ok(()) }
+}
+
+/// Deletes what was discarded of one fork, at once. For a fork of which there is nothing but its own administration.
+pub(super) fn delete_discarded(store: &Store, id: &Id) -> Result<()> {
+    for path in discarded(store)?.iter().filter(|path| path.file_stem().is_some_and(|stem| stem == id.as_str())) {
+        detach_below(path)?;
+        delete(path).context("cannot delete", path)?;
+    }
+    Ok(())
 }
 
 /// Moves some other directory of the store into the trash, to be deleted.
@@ -110,7 +120,13 @@ pub fn empty(store: &Store) -> Result<()> {
             other => other?,
         };
         let mut failed = None;
-        for path in discarded(store)? {
+        let paths = discarded(store)?;
+        if !paths.is_empty() {
+            // A fork must not come back from a power cut with parts of it missing.
+            sync_dir(&store.forks())?;
+            sync_dir(&store.trash())?;
+        }
+        for path in paths {
             // One that cannot be deleted does not keep the others.
             if let Err(e) = detach_below(&path).and_then(|()| delete(&path).context("cannot delete", &path)) {
                 failed = Some(e);
@@ -308,9 +324,9 @@ mod tests {
         for closed in ["upper/closed/inner", "upper/closed", "upper"] {
             fs::set_permissions(fork.join(closed), fs::Permissions::from_mode(0o555)).expect("closed");
         }
-        discard(&store, &id).expect("moved");
+        discard(&store, &id, true).expect("moved");
         assert!(!fork.exists() && has_work(&store));
-        discard(&store, &id).expect("gone already is fine");
+        discard(&store, &id, true).expect("gone already is fine");
         empty(&store).expect("emptied");
         assert!(!has_work(&store));
         assert_eq!(fs::read_dir(store.trash()).expect("listable").count(), 0);
@@ -329,7 +345,7 @@ mod tests {
             rustix::fs::fchmod(&next, rustix::fs::Mode::from_raw_mode(0o700)).expect("opened up");
             at = next;
         }
-        discard(&store, &id).expect("moved");
+        discard(&store, &id, true).expect("moved");
         empty(&store).expect("emptied");
         assert_eq!(fs::read_dir(store.trash()).expect("listable").count(), 0);
     }

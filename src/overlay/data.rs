@@ -3,7 +3,9 @@
 //! A descriptor is found in the cache or opened; which of lower and upper it leads to is decided under the node's lock,
 //! so that no descriptor of the lower is kept once the file is in the upper.
 
+use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -15,7 +17,8 @@ use super::fds::{Opened, Slot};
 use super::node::{FileState, Kind, Node, Place};
 use super::partial::write_all;
 use super::{Caller, Overlay, Result};
-use crate::sys::{At, calls};
+use crate::sys::At;
+use crate::sys::calls::{self, Dir};
 
 impl Overlay {
     /// Reads from a file; short only at its end.
@@ -113,8 +116,36 @@ impl Overlay {
         Ok(copied)
     }
 
+    /// Names the directory around the upper. Whatever is synced in the fork counts only where that is on the disk, with the
+    /// files right in it and its own name: so they are synced before the first of it, and then not again.
+    pub fn anchor(&self, dir: OwnedFd) {
+        *self.anchor.lock() = Some(dir);
+    }
+
+    fn sync_anchor(&self) -> Result<()> {
+        let mut anchor = self.anchor.lock();
+        let Some(dir) = &*anchor else { return Ok(()) };
+        let list = At::object(dir).open(OFlags::RDONLY | OFlags::DIRECTORY)?;
+        for entry in Dir::read_from(&list)? {
+            let entry = entry?;
+            let at = At::new(dir, OsStr::from_bytes(entry.file_name().to_bytes()));
+            if entry.file_type() == FileType::RegularFile {
+                match at.open(OFlags::RDONLY).and_then(|file| calls::fsync(&file)) {
+                    // Replaced since it was listed.
+                    Ok(()) | Err(Errno::NOENT) => {}
+                    Err(e) => return Err(e),
+                }
+            }
+        }
+        calls::fsync(&list)?;
+        calls::fsync(&At::new(dir, "..").open(OFlags::RDONLY | OFlags::DIRECTORY)?)?;
+        *anchor = None;
+        Ok(())
+    }
+
     /// Makes content (and unless `data_only` attributes) of a file, or the entries of a directory, survive a power cut.
     pub fn fsync(&self, node: u64, data_only: bool) -> Result<()> {
+        self.sync_anchor()?;
         let node = self.node(node)?;
         let fd = match &node.kind {
             Kind::Dir(dir) => {

@@ -236,6 +236,8 @@ pub struct Overlay {
     expected: RwLock<HashMap<Ident, Stat>>,
     /// Absolute paths of the base.
     bases: OnceLock<Vec<PathBuf>>,
+    /// The directory around the upper, until it is synced. A leaf in the order of locks.
+    anchor: Mutex<Option<OwnedFd>>,
     /// Links that the kernel was told another target of than they have.
     retargeted: Mutex<HashSet<u64>>,
 }
@@ -292,6 +294,7 @@ impl Overlay {
             stand_ins: stand_in::Made::default(),
             expected: RwLock::default(),
             bases: OnceLock::new(),
+            anchor: Mutex::default(),
             retargeted: Mutex::default(),
         });
         if let Some(watch) = watch {

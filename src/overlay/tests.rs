@@ -418,3 +418,15 @@ fn what_is_hidden_is_there_by_no_way() {
     fork.overlay.rmdir(ROOT, OsStr::new("e")).expect("empty to the fork");
     assert!(fork.base("d/target/f").exists());
 }
+
+#[test]
+fn the_fork_is_synced_before_what_is_in_it() {
+    let fork = fork(|_| {});
+    fs::write(fork.dir.path().join("fork.json"), "{}").expect("room");
+    fork.overlay.anchor(open(fork.dir.path()));
+    let made = fork.overlay.mknod(me(), ROOT, OsStr::new("f"), 0o100_644, 0, 0).expect("free");
+    assert!(fork.overlay.anchor.lock().is_some(), "not before it is asked for");
+    fork.overlay.fsync(made.node, true).expect("synced");
+    assert!(fork.overlay.anchor.lock().is_none());
+    fork.overlay.fsync(made.node, true).expect("synced again");
+}

@@ -55,6 +55,9 @@ impl Fuse {
         let overlay = Overlay::new(config).context("cannot set up the overlay in", &spec.work)?;
         overlay.retarget(vec![spec.base.clone()]);
         overlay.set_stand_ins(Box::new(Pointers::new(spec)));
+        if let Some(dir) = spec.upper.parent() {
+            overlay.anchor(sys::open_root(dir).context("cannot open", dir)?);
+        }
         for layer in &spec.layers {
             preserve(&overlay, layer)?;
         }

@@ -1,7 +1,7 @@
 //! What is mounted where, as `/proc/self/mountinfo` has it. Reading it touches none of the mounts.
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
@@ -31,7 +31,9 @@ impl Mount {
 
 /// All mounts that this process sees, in the order in which they were made.
 pub fn mounts() -> io::Result<Vec<Mount>> {
-    let text = std::fs::read("/proc/self/mountinfo")?;
+    // Room from the beginning: the kernel writes the table anew for each read.
+    let mut text = Vec::with_capacity(64 * 1024);
+    std::fs::File::open("/proc/self/mountinfo")?.read_to_end(&mut text)?;
     Ok(text.split(|&b| b == b'\n').filter_map(parse).collect())
 }
 

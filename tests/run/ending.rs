@@ -329,3 +329,31 @@ fn a_refused_merge_keeps_the_fork() {
         assert_eq!(site.treefork(["exec", "clash", "--", "cat", "sub/inner"]).ok().text(), "fork");
     }
 }
+
+/// Nothing waits for a disk on behalf of a fork that may be gone in a moment; once it stays it is like any other.
+#[test]
+fn a_fork_of_a_run_is_temporary_until_it_is_kept() {
+    for who in BOTH {
+        let site = Site::new(who);
+        let (flag, go) = (site.env.join("tmp/ready"), site.env.join("tmp/go"));
+        let script = format!(
+            "echo new > file; echo x > {}; while [ ! -e {} ]; do sleep 0.01; done",
+            flag.display(),
+            go.display()
+        );
+        let mut child = site.run(&["--label", "f"], &script).spawn().expect("starts");
+        await_file(&flag);
+        let temporary = || -> serde_json::Value {
+            let shown = site.treefork(["show", "--json", "f"]).ok().text();
+            serde_json::from_str::<serde_json::Value>(&shown).expect("JSON")["temporary"].clone()
+        };
+        assert_eq!(temporary(), true, "{who:?}");
+        fs::write(&go, "go").expect("writable");
+        assert_eq!(wait(&mut child, "a run that changes something").code(), Some(0));
+        assert_eq!(temporary(), serde_json::Value::Null, "{who:?}");
+        // One that goes leaves nothing to delete later.
+        site.run(&[], "true").ok();
+        let trash = fs::read_dir(site.env.store().join("trash")).expect("listable").count();
+        assert_eq!(trash, 0, "{who:?}");
+    }
+}

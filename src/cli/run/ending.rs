@@ -77,6 +77,7 @@ impl Ending {
         if success && self.merge && changed(forks, record)? {
             return merge(forks, record, self.keep);
         }
+        forks.settle_for_good(record)?;
         output::note(&kept(record));
         Ok(Fate::Kept)
     }
@@ -91,6 +92,7 @@ pub(super) fn merge(forks: &Forks, record: &Record, keep: bool) -> Result<Fate> 
     let done = match carry_out(forks, record, &options, PreMerge::Run(Some(rustix::stdio::stderr())), PATIENCE) {
         Ok(done) => done,
         Err(e) => {
+            forks.settle_for_good(record)?;
             output::note(&format!("the merge failed: {e}"));
             output::note(&kept(record));
             return Ok(Fate::Refused);
@@ -104,6 +106,7 @@ pub(super) fn merge(forks: &Forks, record: &Record, keep: bool) -> Result<Fate> 
         ));
         return Ok(Fate::Merged);
     }
+    forks.settle_for_good(record)?;
     for conflict in &done.plan.conflicts {
         output::note(&format!("conflict: {} ({})", shown(&conflict.path), conflict.reason));
     }

@@ -109,6 +109,7 @@ impl Run {
         let mut request = Request::new(&self.base)?;
         request.label = self.label.map(create::label).transpose()?;
         request.keep = ending.keep;
+        request.temporary = !ending.keep;
         request.strategy = self.way.way(&settings);
         request.wishes.hide.symlinks = settings.symlinks.unwrap_or_default();
         request.wishes.private_mount = private_mount(request.strategy, &self.options);
@@ -198,7 +199,7 @@ fn in_existing(
 fn in_fork(forks: &Forks, record: &Record, job: run::Job, signals: &signals::Forwarding) -> Result<Outcome> {
     let shown = shown(&job.args);
     if let Some(caveat) = caveat(record).filter(|_| job.isolation == run::Isolation::Path) {
-        output::note(&format!("{caveat}; use --isolation cwd for that"));
+        output::note(&format!("{caveat}; --isolation cwd lets it write"));
     }
     let terminal = signals::Terminal::remember();
     let running = run::start(target(forks, record), job)?;

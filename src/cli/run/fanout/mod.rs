@@ -210,6 +210,8 @@ impl Shared<'_> {
             } else if row.success && !self.args.keep {
                 self.forks.remove(record.id.as_str(), true)?;
                 row.settled(Fate::Removed);
+            } else {
+                self.forks.settle_for_good(&record)?;
             }
         }
         Ok(status)

@@ -114,6 +114,7 @@ impl<'a> Task<'a> {
         let shared = self.shared;
         let mut request = Request::new(&shared.args.base)?;
         request.label = Some(shared.label(self.row.n)?);
+        request.temporary = true;
         request.strategy = shared.args.way.way(&shared.settings);
         request.wishes.hide.symlinks = shared.settings.symlinks.unwrap_or_default();
         request.wishes.private_mount = super::super::private_mount(request.strategy, &shared.args.options);
@@ -187,6 +188,10 @@ impl<'a> Task<'a> {
             keep || args.keep_on_error || self.shared.settings.run.keep_on_error
         };
         if keep {
+            if args.merge == super::Merge::None {
+                // Else it is not decided yet.
+                forks.settle_for_good(&record)?;
+            }
             self.row.settled(Fate::Kept);
         } else {
             forks.remove(record.id.as_str(), true)?;
