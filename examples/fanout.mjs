@@ -15,6 +15,10 @@ async function treefork(...args) {
 }
 
 const [base, n, ...command] = process.argv.slice(2);
+if (!(Number(n) > 0) || command.length === 0) {
+  console.error("usage: fanout.mjs BASE N COMMAND...");
+  process.exit(2);
+}
 let winner = null;
 let merging = Promise.resolve();
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Several helpers try the same task, each in a fork; the first that succeeds is merged.
 
-fanout.py BASE N COMMAND...   (the program is $TREEFORK, else treefork in the search path)
+usage: fanout.py BASE N COMMAND...   (the program is $TREEFORK, else treefork in the search path)
 """
 import json, os, subprocess, sys
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -23,6 +23,9 @@ def attempt(base, command):
     return fork["id"], status
 
 
+if len(sys.argv) < 4 or not sys.argv[2].isdigit():
+    print(__doc__, file=sys.stderr)
+    sys.exit(2)
 base, n, command = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 winner = None
 with ThreadPoolExecutor(n) as pool:

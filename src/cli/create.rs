@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
@@ -15,6 +15,7 @@ use crate::api;
 use crate::config::{self, Settings};
 use crate::error::{Error, Kind, Result};
 use crate::fork::{Created, Forks, Id, Label, Owner, Request, Store, status, trash};
+use crate::server::this_program;
 use crate::strategy::{Hide, Progress, Symlinks, Way, Wishes};
 
 /// Arguments of `create`.
@@ -27,7 +28,7 @@ pub(super) struct Create {
     #[arg(long)]
     id: Option<String>,
     /// What to call the fork; unique among the forks of the store
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
     label: Option<OsString>,
     /// Who will work in it
     #[arg(long, value_name = "NAME")]
@@ -114,10 +115,13 @@ enum Links {
 }
 
 impl Create {
-    pub(super) fn run(self, context: &Context) -> Result<u8> {
+    pub(super) fn run(mut self, context: &Context) -> Result<u8> {
+        // What is wrong with these is said before anything is looked at.
+        let label = self.label.take().map(label).transpose()?;
+        let id = self.id.take().as_deref().map(str::parse::<Id>).transpose()?;
         let forks = Forks::open(context.store()?)?;
         let settings = context.settings(&forks.root_of(&self.base)?)?;
-        let request = self.request(&settings)?;
+        let request = Request { label, id, ..self.request(&settings)? };
         let Created { record, existed } = api::create_fork(&forks, &request, &settings, Some(rustix::stdio::stderr()))?;
         if existed {
             output::note(&format!("the fork {} was there already, made the same way", record.name()));
@@ -135,8 +139,6 @@ impl Create {
     }
 
     fn request(self, settings: &Settings) -> Result<Request> {
-        let label = self.label.map(label).transpose()?;
-        let id = self.id.as_deref().map(str::parse::<Id>).transpose()?;
         // The command itself is gone in a moment; whoever called it is who will use the fork.
         let owner = match self.owner {
             Some(pid) => Owner::of(pid)?,
@@ -162,7 +164,7 @@ impl Create {
             ..Wishes::default()
         };
         let request = Request::new(&self.base)?;
-        Ok(Request { id, label, agent: self.agent, owner, strategy, wishes, keep: self.keep, ..request })
+        Ok(Request { agent: self.agent, owner, strategy, wishes, keep: self.keep, ..request })
     }
 }
 
@@ -260,12 +262,12 @@ pub(super) fn empty_trash_in_background(store: &Store) {
     if !trash::has_work(store) {
         return;
     }
-    let deleted = std::env::current_exe().and_then(|program| {
-        let mut command = Command::new(program);
+    let deleted = (|| {
+        let mut command = this_program();
         command.arg("--store").arg(store.root()).arg("empty-trash").current_dir("/");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         crate::sys::detach(&mut command).spawn()?.wait()
-    });
+    })();
     if let Err(e) = deleted {
         // Not lost: the next removal, and gc, delete it.
         output::note(&format!("the trash is not being emptied: {e}"));

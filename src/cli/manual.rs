@@ -1,9 +1,8 @@
-//! What the definitions of the commands are good for besides parsing: examples in `--help`, completions, man pages.
+//! What the definitions of the commands are good for besides parsing: examples in `--help`, man pages.
 
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, FromArgMatches};
-use clap_complete::Shell;
 
 use super::{Cli, output};
 use crate::error::{Context, Error, Kind, Result};
@@ -24,7 +23,14 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
             ),
         ],
     ),
-    ("list", &[("As a table, and for programs", "treefork list"), ("", "treefork list --json")]),
+    (
+        "list",
+        &[
+            ("As a table, and for programs", "treefork list"),
+            ("", "treefork list --json"),
+            ("The names alone, such as for a menu", "treefork list --names"),
+        ],
+    ),
     (
         "show",
         &[
@@ -116,22 +122,6 @@ fn text(examples: &[(&str, &str)]) -> String {
 pub(super) fn parse() -> std::result::Result<Cli, clap::Error> {
     let mut command = command();
     Cli::from_arg_matches(&command.try_get_matches_from_mut(std::env::args_os())?).map_err(|e| e.format(&mut command))
-}
-
-/// Arguments of `completions`.
-#[derive(Args)]
-pub(super) struct Completions {
-    /// The shell that is to complete
-    shell: Shell,
-}
-
-impl Completions {
-    pub(super) fn run(self) -> Result<u8> {
-        let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut command(), "treefork", &mut script);
-        output::print(&script)?;
-        Ok(0)
-    }
 }
 
 /// Arguments of `man`.

@@ -4,6 +4,7 @@
 //! add a command: write such a file, and name it in [`Command`] and in [`Command::run`]. What commands share (where the
 //! store is, text or JSON, tables, hints) is in [`output`].
 
+mod completions;
 mod create;
 mod diff;
 mod forks;
@@ -87,7 +88,7 @@ enum Command {
     Serve(serve::Serve),
     /// Print a script by which a shell completes the commands
     #[command(hide = true)]
-    Completions(manual::Completions),
+    Completions(completions::Completions),
     /// Print the man page, or write one for each command
     #[command(hide = true)]
     Man(manual::Man),
@@ -139,6 +140,8 @@ pub fn main() -> ExitCode {
     if let Some(status) = mount::as_helper() {
         return status;
     }
+    // Whatever this program is called, and wherever it lies.
+    server::set_program(server::Program::This);
     ExitCode::from(status())
 }
 

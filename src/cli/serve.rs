@@ -40,6 +40,8 @@ impl Serve {
             return Ok(0);
         }
         if self.background {
+            // Started as /proc/self/exe, it would be "exe" in lists of processes. Nothing depends on it.
+            let _ = rustix::thread::set_name(c"treefork");
             log_to(LogFile::new(store.root())?);
         } else {
             init_logger(env_logger::Target::Stderr);

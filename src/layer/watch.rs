@@ -40,7 +40,9 @@ const PIECE: usize = 1024;
 /// What happened in a watched directory, or to a watched file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Change {
-    /// An entry of this name came, went or was replaced.
+    /// An entry of this name was made, where there was none.
+    New(OsString),
+    /// An entry of this name went, was replaced, or came from elsewhere.
     Name(OsString),
     /// Content or attributes of the entry of this name changed.
     Content(OsString),
@@ -397,7 +399,7 @@ fn guarded(call: impl FnOnce()) {
 
 /// What an event means; `None` for the bookkeeping ones.
 fn change(events: ReadFlags, name: Option<&CStr>) -> Option<Change> {
-    let named = ReadFlags::CREATE | ReadFlags::DELETE | ReadFlags::MOVED_FROM | ReadFlags::MOVED_TO;
+    let named = ReadFlags::DELETE | ReadFlags::MOVED_FROM | ReadFlags::MOVED_TO;
     let itself = ReadFlags::ATTRIB
         | ReadFlags::MODIFY
         | ReadFlags::CLOSE_WRITE
@@ -405,6 +407,7 @@ fn change(events: ReadFlags, name: Option<&CStr>) -> Option<Change> {
         | ReadFlags::MOVE_SELF
         | ReadFlags::UNMOUNT;
     match name.map(|name| OsStr::from_bytes(name.to_bytes()).to_os_string()) {
+        Some(name) if events.intersects(ReadFlags::CREATE) => Some(Change::New(name)),
         Some(name) if events.intersects(named) => Some(Change::Name(name)),
         Some(name) => Some(Change::Content(name)),
         None => events.intersects(itself).then_some(Change::Itself),

@@ -2,10 +2,11 @@
 //!
 //! The kernel caches for ever what we told it, so every such change has to reach it. The directories that were looked
 //! into are watched; a change is recorded under its base path (in memory, and in the work area for after a restart) and
-//! the kernel is told from the thread of the watch, with no lock held. A file that has other names is watched by itself:
-//! those may be anywhere. Where no watch can be had, what a directory says is believed for moments only.
+//! the kernel is told from the thread of the watch, with no lock held. What came and went again, as the temporary files
+//! of editors do, is forgotten. A file that has other names is watched by itself: those may be anywhere. Where no watch
+//! can be had, what a directory says is believed for moments only.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -30,12 +31,23 @@ const FILE: &str = "drift";
 /// More paths than this are one fact: the base changed all over.
 const MOST: usize = 10_000;
 
+/// What happened at a path.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    /// Something else is or was there than when the fork was made.
+    Changed,
+    /// Something has come where nothing was.
+    Come,
+    /// It has gone again: all is as before.
+    Gone,
+}
+
 /// What a fork knows of drift.
 pub(super) struct Drift {
     subscription: OnceLock<Subscription>,
     sink: RwLock<Option<Weak<dyn Invalidate>>>,
     created: Option<Time>,
-    paths: Mutex<BTreeSet<RelPath>>,
+    paths: Mutex<BTreeMap<RelPath, What>>,
     record: Option<Mutex<File>>,
     /// A watch was refused for lack of room: said once.
     limited: AtomicBool,
@@ -49,7 +61,7 @@ impl std::fmt::Debug for Drift {
 
 impl Drift {
     pub(super) fn open(work: Option<BorrowedFd<'_>>, created: Option<Time>) -> Result<Self> {
-        let mut paths = BTreeSet::new();
+        let mut paths = BTreeMap::new();
         let record = match work {
             Some(work) => {
                 let at = At::new(&work, FILE);
@@ -59,7 +71,7 @@ impl Drift {
                     BufReader::new(&file)
                         .split(b'\n')
                         .map_while(std::io::Result::ok)
-                        .filter_map(|line| serde_json::from_slice(&line).ok()),
+                        .filter_map(|line| Some((serde_json::from_slice(&line).ok()?, What::Changed))),
                 );
                 Some(Mutex::new(file))
             }
@@ -111,18 +123,39 @@ impl Drift {
         }
     }
 
+    /// Notes that something else is at a path, or was.
     pub(super) fn note(&self, path: &RelPath) {
+        self.hear(path, What::Changed);
+    }
+
+    /// Notes what happened at a path. What is first heard of it counts.
+    fn hear(&self, path: &RelPath, what: What) {
         let mut paths = self.paths.lock();
-        if paths.len() >= MOST || !paths.insert(path.clone()) {
+        if paths.contains_key(path) {
             return;
         }
+        if paths.len() >= MOST {
+            paths.retain(|_, known| *known != What::Gone);
+        }
+        if paths.len() >= MOST {
+            return;
+        }
+        paths.insert(path.clone(), what);
         drop(paths);
-        if let Some(record) = &self.record {
+        // After a restart what has come shows by its age when it is looked at.
+        if let Some(record) = self.record.as_ref().filter(|_| what == What::Changed) {
             let text = serde_json::to_vec(path).expect("a path always serialises");
             // A line of its own, also behind one that a killed writer or a full disk left torn.
             if let Err(e) = record.lock().put(&[b"\n", &text[..], b"\n"].concat()) {
                 log::warn!("cannot record that {path:?} changed in the base: {e}");
             }
+        }
+    }
+
+    /// What has come is there at the moment, or not.
+    fn is_there(&self, path: &RelPath, there: bool) {
+        if let Some(what @ (What::Come | What::Gone)) = self.paths.lock().get_mut(path) {
+            *what = if there { What::Come } else { What::Gone };
         }
     }
 
@@ -140,7 +173,8 @@ impl Overlay {
     /// The base paths that changed under the fork, as noticed so far. The root stands for changes that could not be told
     /// apart.
     pub fn drift(&self) -> Vec<RelPath> {
-        self.drift.paths.lock().iter().cloned().collect()
+        let paths = self.drift.paths.lock();
+        paths.iter().filter(|(_, what)| **what != What::Gone).map(|(path, _)| path.clone()).collect()
     }
 
     /// Whether a watch was refused, so that changes show after a moment instead of at once.
@@ -148,11 +182,15 @@ impl Overlay {
         self.drift.limited.load(Ordering::Relaxed)
     }
 
-    fn name_changed(&self, node: &Arc<Node>, dir: &Dir, lower: &LowerDir, name: &OsStr) {
-        if self.is_preserved(&lower.path.join(name)) || self.leaves_out(lower, name) {
+    fn name_changed(&self, node: &Arc<Node>, dir: &Dir, lower: &LowerDir, name: &OsStr, new: bool) {
+        let path = lower.path.join(name);
+        if self.is_preserved(&path) || self.leaves_out(lower, name) {
             return;
         }
-        self.drift.note(&lower.path.join(name));
+        let was_there = !new && !dir.absent.lock().contains(name);
+        self.drift.hear(&path, if was_there { What::Changed } else { What::Come });
+        let now = self.lower_dir(node, lower).and_then(|(_, fd)| At::new(&*fd, name).try_stat());
+        self.drift.is_there(&path, !matches!(now, Ok(None)));
         self.forget_listing(node);
         self.forget_stand_in(&lower.path, name);
         if let Some(sink) = self.drift.sink() {
@@ -249,7 +287,8 @@ impl DriftSink for Overlay {
         let lowers = Arc::clone(&dir.state.read().lowers);
         let Some(lower) = lowers.iter().find(|lower| lower.layer.watch) else { return };
         match change {
-            Change::Name(name) => self.name_changed(&node, dir, lower, &name),
+            Change::New(name) => self.name_changed(&node, dir, lower, &name, true),
+            Change::Name(name) => self.name_changed(&node, dir, lower, &name, false),
             Change::Content(name) => self.content_changed(&node, lower, &name),
             Change::Itself => self.dir_changed(&node, lower),
         }

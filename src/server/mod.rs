@@ -28,7 +28,7 @@ pub use client::{Client, Drift};
 pub use log_file::LogFile;
 pub use protocol::{Layer, MountInfo, MountSpec, Pong};
 pub use run::{Options, run};
-pub use start::{AS_SERVER, Program, READY, set_program};
+pub use start::{AS_SERVER, Program, READY, set_program, this_program};
 pub use table::{Backend, How, Mounted};
 
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
 //! Starting the server in the background: one client starts it, the others wait for that.
 
 use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -33,6 +34,9 @@ pub fn set_program(program: Program) {
     let _ = PROGRAM.set(program);
 }
 
+/// What a host can do about a server that is not found.
+const WHICH: &str = "install treefork, name its program in TREEFORK_BIN, or begin main with treefork::serve_if_asked()";
+
 /// Starting includes mounting again all forks of the store.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -42,15 +46,19 @@ pub(super) fn start(store: &Path, runs: impl Fn() -> Result<bool>) -> Result<()>
     if runs()? {
         return Ok(());
     }
-    let program = program()?;
+    let mut command = program()?;
+    let program = PathBuf::from(command.get_program());
     let log = log_file::open(store)?;
-    let mut command = Command::new(&program);
     command.args(["serve", "--background", "--store"]).arg(store).current_dir("/");
     if PROGRAM.get() == Some(&Program::This) {
         command.env(AS_SERVER, "1");
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
-    let mut between = crate::sys::detach(&mut command).spawn().context("cannot start the server", &program)?;
+    let mut between = crate::sys::detach(&mut command).spawn().map_err(|e| {
+        let missing = e.kind() == std::io::ErrorKind::NotFound;
+        let error = Error::io("cannot start the server", e).at(&program);
+        if missing { error.remedy(WHICH) } else { error }
+    })?;
     let mut said = Vec::new();
     // Ends when the server has said that it is ready, or with the server.
     let heard = between.stdout.take().expect("it is piped").read_to_end(&mut said);
@@ -71,23 +79,28 @@ pub(super) fn lock(store: &Path) -> Result<FileLock> {
     FileLock::acquire(&store.join("server.start"), "start of the server", Wait::For(PATIENCE))
 }
 
-/// The `treefork` program: the one that was set, else this one, or for a host of the library `$TREEFORK_BIN`, one beside
-/// it, or one in the path.
-fn program() -> Result<PathBuf> {
-    match PROGRAM.get() {
-        Some(Program::At(path)) => return Ok(path.clone()),
-        // Also where the file was replaced or deleted since.
-        Some(Program::This) => return Ok("/proc/self/exe".into()),
-        None => {}
-    }
-    if let Some(program) = std::env::var_os("TREEFORK_BIN").filter(|v| !v.is_empty()) {
-        return Ok(program.into());
-    }
-    // Not current_exe() alone: it names a file that an upgrade may have replaced, which "(deleted)" would give away.
-    let this = std::env::current_exe().context("cannot find out the running program", "/proc/self/exe")?;
-    if this.file_stem().is_some_and(|stem| stem == "treefork" || stem == "mount.fuse") && this.exists() {
-        return Ok(this);
-    }
-    let beside = this.with_file_name("treefork");
-    Ok(if beside.exists() { beside } else { PathBuf::from("treefork") })
+/// The program that becomes the server. That of a host which did not say: see [`crate::api::host`].
+fn program() -> Result<Command> {
+    let path = match PROGRAM.get() {
+        Some(Program::This) => return Ok(this_program()),
+        Some(Program::At(path)) => path.clone(),
+        None => match std::env::var_os("TREEFORK_BIN").filter(|v| !v.is_empty()) {
+            Some(path) => path.into(),
+            None => {
+                let this = std::env::current_exe().context("cannot find out the running program", THIS)?;
+                Some(this.with_file_name("treefork")).filter(|path| path.exists()).unwrap_or("treefork".into())
+            }
+        },
+    };
+    Ok(Command::new(path))
+}
+
+/// What the kernel has running as this process, also where its file was renamed, replaced or deleted since.
+const THIS: &str = "/proc/self/exe";
+
+/// A command that starts the running program once more, under the name by which people look for it.
+pub fn this_program() -> Command {
+    let mut command = Command::new(THIS);
+    command.arg0("treefork");
+    command
 }

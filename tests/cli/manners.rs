@@ -36,6 +36,8 @@ fn what_was_perhaps_meant_is_said() {
     );
     assert_eq!(said.lines().count(), 2, "an error and a hint: {said}");
     assert!(treefork.fails(2, ["merge", "--dry-rnu", "x"]).complaint().contains("'--dry-run'"));
+    let said = treefork.fails(2, ["create", "--label", "-x"]).complaint();
+    assert!(said.contains("\"-x\" starts with a dash") && said.contains("hint: use letters"), "{said}");
 }
 
 #[test]
@@ -80,8 +82,53 @@ fn shells_can_complete() {
         assert!(script.contains(mark) && script.contains("dry-run"), "{shell}: {script}");
         std::fs::write(dir.join(shell), script).expect("ours");
     }
-    let check = r#"source ./bash; COMP_WORDS=(treefork mer); COMP_CWORD=1; _treefork treefork mer treefork; echo "${COMPREPLY[*]}""#;
+    let check = r#"source ./bash; COMP_WORDS=(treefork mer); COMP_CWORD=1; _treefork_and_names treefork mer treefork; echo "${COMPREPLY[*]}""#;
     assert_eq!(treefork.env().sh(&dir, check), "merge");
+}
+
+#[test]
+fn shells_complete_the_names_of_forks() {
+    let (treefork, _) = with_fork();
+    let base = treefork.env().join("base");
+    treefork.ok([Path::new("create"), &base, Path::new("--label"), Path::new("idea b")]);
+    let id = treefork.ok([Path::new("create"), &base, Path::new("--json")]).text();
+    let id: serde_json::Value = serde_json::from_str(&id).expect("JSON");
+    let id = id["id"].as_str().expect("an id").to_owned();
+    assert_eq!(treefork.ok(["list", "--names"]).text(), format!("idea-a\nidea b\n{id}"));
+    let dir = treefork.env().dir("scripts");
+    let run = |shell: &str, check: &str| {
+        std::fs::write(dir.join(shell), treefork.ok(["completions", shell]).text()).expect("ours");
+        let path = std::env::join_paths(
+            Path::new(crate::common::cli::BINARY)
+                .parent()
+                .into_iter()
+                .map(Path::to_path_buf)
+                .chain(std::env::split_paths(&std::env::var_os("PATH").expect("set"))),
+        );
+        let mut command = treefork.env().command_in(&dir, shell);
+        if command.get_program() != "bash"
+            && treefork.env().command("sh").args(["-c", &format!("command -v {shell}")]).done().code() != 0
+        {
+            eprintln!("shells_complete_the_names_of_forks: NOT RUN for {shell}, which is not installed here");
+            return None;
+        }
+        Some(command.env("PATH", path.expect("plain")).args(["-c", check]).ok().text())
+    };
+    let bash = r#"source ./bash; COMP_WORDS=(treefork merge --dry-run id); COMP_CWORD=3
+                  _treefork_and_names treefork id --dry-run; printf '%s\n' "${COMPREPLY[@]}"
+                  COMP_WORDS=(treefork exec x -- id); COMP_CWORD=4; COMPREPLY=(); _treefork_and_names treefork id --; echo "${COMPREPLY[*]}""#;
+    assert_eq!(run("bash", bash).as_deref(), Some("idea-a\nidea\\ b"));
+    if let Some(said) = run("fish", "source ./fish; complete -C 'treefork merge id'") {
+        assert_eq!(said, "idea b\tFork\nidea-a\tFork");
+    }
+    // What the completion system of zsh would be told.
+    let zsh =
+        "compdef() { :; }; compadd() { print -l $names }; source ./zsh; _treefork_names; grep -c _treefork_names ./zsh";
+    if let Some(said) = run("zsh", zsh) {
+        let (names, uses) = said.rsplit_once('\n').expect("names and a number");
+        assert_eq!(names, format!("idea-a\nidea b\n{id}"));
+        assert!(uses.parse::<usize>().is_ok_and(|uses| uses > 8), "{said}");
+    }
 }
 
 #[test]
@@ -155,6 +202,31 @@ fn no_colours_but_on_a_terminal() {
     for done in [treefork.ok(["list"]), treefork.fails(1, ["show", "nothing"])] {
         assert!(!done.stdout.contains(&0x1b) && !done.stderr.contains(&0x1b));
     }
+}
+
+#[test]
+fn what_came_and_went_in_the_base_is_no_news() {
+    let (treefork, path) = with_fork();
+    let base = treefork.env().join("base");
+    let drift = || treefork.ok(["show", "idea-a"]).text().lines().filter(|l| l.starts_with("drift")).count();
+    let names = |dir: &Path| dir.read_dir().expect("there").map(|e| e.expect("listed").file_name()).collect::<Vec<_>>();
+    names(&path);
+    // As an editor does it: a probe, a file of its own, a lock, and no change.
+    std::fs::write(base.join("4913"), "").expect("ours");
+    std::fs::remove_file(base.join("4913")).expect("ours");
+    std::fs::write(base.join(".file.swp"), "x\n").expect("ours");
+    std::os::unix::fs::symlink("me@here", base.join(".#file")).expect("ours");
+    crate::common::eventually("the fork shows what came", || names(&path).len() == 4);
+    assert_eq!(drift(), 2);
+    std::fs::remove_file(base.join(".file.swp")).expect("ours");
+    std::fs::remove_file(base.join(".#file")).expect("ours");
+    crate::common::eventually("the fork shows that it went", || names(&path).len() == 2);
+    assert_eq!(drift(), 0);
+    // What was there and went is news; so is what stayed.
+    std::fs::remove_file(base.join("file")).expect("ours");
+    std::fs::write(base.join("new"), "x\n").expect("ours");
+    crate::common::eventually("the fork shows the end", || names(&path).iter().all(|n| n == "sub" || n == "new"));
+    assert_eq!(drift(), 2);
 }
 
 #[test]

@@ -109,6 +109,8 @@ fn other_languages_drive_the_command_line() {
         assert!(done.text().lines().last().is_some_and(|line| line.starts_with("merged ")), "{}", done.text());
         assert_eq!(std::fs::read_to_string(project.base.join("taken/by")).expect("merged"), "ours\n");
         assert_eq!(project.forks(), 0);
+        let usage = project.command(interpreter, &[script]).fails(2);
+        assert!(usage.complaint().trim_start().lines().count() < 5 && usage.complaint().contains("usage: "));
         let failed = project.command(interpreter, &[script, base, "2", "false"]).fails(1);
         assert!(failed.text().contains("no helper succeeded"), "{}", failed.text());
         assert_eq!(project.forks(), 0);

@@ -41,7 +41,7 @@ pub(super) struct Run {
     #[arg(default_value = ".", value_name = "BASE")]
     base: PathBuf,
     /// What to call the fork
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
     label: Option<OsString>,
     #[command(flatten)]
     way: create::Choice,
@@ -102,12 +102,13 @@ impl Run {
     }
 
     fn carry_out(self, context: &Context) -> Result<(Outcome, u8)> {
+        let label = self.label.map(create::label).transpose()?;
         let forks = Forks::open(context.store()?)?;
         let settings = context.settings(&forks.root_of(&self.base)?)?;
         let job = self.options.job(self.command.clone(), &settings.run)?;
         let ending = self.ending.with(&settings.run);
         let mut request = Request::new(&self.base)?;
-        request.label = self.label.map(create::label).transpose()?;
+        request.label = label;
         request.keep = ending.keep;
         request.temporary = !ending.keep;
         request.strategy = self.way.way(&settings);

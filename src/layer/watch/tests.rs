@@ -53,6 +53,10 @@ fn name(s: &str) -> Change {
     Change::Name(s.into())
 }
 
+fn new(s: &str) -> Change {
+    Change::New(s.into())
+}
+
 #[test]
 fn tells_names_contents_and_the_directory_itself() {
     let tmp = tempfile::tempdir().expect("tempdir");
@@ -67,7 +71,7 @@ fn tells_names_contents_and_the_directory_itself() {
     fs::write(dir.join("old"), "22").expect("write");
     until(&rx, |c| *c == (7, Change::Content("old".into())));
     fs::write(dir.join("new"), "").expect("write");
-    until(&rx, |c| *c == (7, name("new")));
+    until(&rx, |c| *c == (7, new("new")));
     fs::rename(dir.join("new"), dir.join("newer")).expect("rename");
     until(&rx, |c| *c == (7, name("newer")));
     fs::rename(&dir, tmp.path().join("e")).expect("rename");
@@ -85,19 +89,19 @@ fn one_kernel_watch_for_all_who_listen() {
     add(&two, tmp.path(), 2);
     assert_eq!(watch.watched(), 1);
     fs::write(tmp.path().join("a"), "").expect("write");
-    until(&rx1, |c| *c == (1, name("a")));
-    until(&rx2, |c| *c == (2, name("a")));
+    until(&rx1, |c| *c == (1, new("a")));
+    until(&rx2, |c| *c == (2, new("a")));
 
     drop(one);
     assert_eq!(watch.watched(), 1);
     fs::write(tmp.path().join("b"), "").expect("write");
-    until(&rx2, |c| *c == (2, name("b")));
+    until(&rx2, |c| *c == (2, new("b")));
     two.remove(2);
     // Watches end in the background.
     while watch.watched() > 0 {
         std::thread::yield_now();
     }
-    assert!(!rx1.try_iter().any(|c| c.1 == name("b")), "told after it unsubscribed");
+    assert!(!rx1.try_iter().any(|c| c.1 == new("b")), "told after it unsubscribed");
 }
 
 #[test]
@@ -108,7 +112,7 @@ fn a_batch_tells_each_change_once() {
     struct Gate(Mutex<Receiver<()>>, Mutex<Sender<Change>>);
     impl DriftSink for Gate {
         fn changed(&self, _: u64, change: Change) {
-            let first = change == name("first");
+            let first = change == new("first");
             let _ = self.1.lock().send(change);
             if first {
                 let _ = self.0.lock().recv();
@@ -122,7 +126,7 @@ fn a_batch_tells_each_change_once() {
     let subscription = watch.subscribe(weak);
     add(&subscription, tmp.path(), 1);
     fs::create_dir(tmp.path().join("first")).expect("mkdir");
-    assert_eq!(rx.recv_timeout(Duration::from_secs(60)), Ok(name("first")));
+    assert_eq!(rx.recv_timeout(Duration::from_secs(60)), Ok(new("first")));
     for _ in 0..500 {
         fs::write(tmp.path().join("x"), "1").expect("write");
         fs::write(tmp.path().join("y"), "1").expect("write");
@@ -130,7 +134,7 @@ fn a_batch_tells_each_change_once() {
     fs::create_dir(tmp.path().join("last")).expect("mkdir");
     open.send(()).expect("the gate listens");
     let mut heard = Vec::new();
-    while heard.last() != Some(&name("last")) {
+    while heard.last() != Some(&new("last")) {
         heard.push(rx.recv_timeout(Duration::from_secs(60)).expect("an event"));
     }
     // 4,000 events; the queue is read in a few pieces, each of which tells a change once.
@@ -152,13 +156,13 @@ fn a_directory_that_goes_ends_its_watch() {
     until(&rx, |c| *c == (1, Change::Itself));
     // A later event has been read only after IN_IGNORED, which the kernel queued before it.
     fs::write(e.join("x"), "").expect("write");
-    until(&rx, |c| *c == (2, name("x")));
+    until(&rx, |c| *c == (2, new("x")));
     assert_eq!(watch.watched(), 1);
     subscription.remove(1);
     // The token is free for another directory.
     add(&subscription, tmp.path(), 1);
     fs::write(tmp.path().join("y"), "").expect("write");
-    until(&rx, |c| *c == (1, name("y")));
+    until(&rx, |c| *c == (1, new("y")));
 }
 
 #[test]
@@ -176,8 +180,8 @@ fn adding_a_token_again_moves_it() {
     assert_eq!(watch.watched(), 1);
     fs::write(d.join("x"), "").expect("write");
     fs::write(e.join("y"), "").expect("write");
-    let heard = until(&rx, |c| *c == (1, name("y")));
-    assert!(!heard.contains(&(1, name("x"))), "{heard:?}");
+    let heard = until(&rx, |c| *c == (1, new("y")));
+    assert!(!heard.contains(&(1, new("x"))), "{heard:?}");
 }
 
 #[test]
@@ -222,9 +226,9 @@ fn a_panic_in_one_subscriber_leaves_the_watch_running() {
     add(&first, tmp.path(), 1);
     add(&second, tmp.path(), 2);
     fs::write(tmp.path().join("a"), "").expect("write");
-    until(&rx, |c| *c == (2, name("a")));
+    until(&rx, |c| *c == (2, new("a")));
     fs::write(tmp.path().join("b"), "").expect("write");
-    until(&rx, |c| *c == (2, name("b")));
+    until(&rx, |c| *c == (2, new("b")));
 }
 
 #[test]
@@ -278,7 +282,7 @@ fn many_watches_that_end_lose_no_events() {
         std::thread::yield_now();
     }
     fs::write(tmp.path().join("x"), "").expect("write");
-    assert_eq!(until(&rx, |c| *c == (1, name("x"))), [(1, name("x"))], "no overflow was told");
+    assert_eq!(until(&rx, |c| *c == (1, new("x"))), [(1, new("x"))], "no overflow was told");
 }
 
 #[test]
