@@ -95,6 +95,10 @@ impl Mount {
         if rustix::process::geteuid().is_root() {
             self.options.insert(0, "dev,suid".into());
         }
+        // Container tools name no source. The layers that they hand to a program are in a form of their own.
+        if self.places.len() == 1 {
+            self.options.insert(0, "image_whiteouts".into());
+        }
         self
     }
 
@@ -155,7 +159,7 @@ fn prepare_process() -> Result<()> {
 
 /// Mounts what the words ask for.
 fn mount(point: &Path, words: Words, source: Option<OsString>) -> Result<(Session, Arc<Overlay>, Option<Arc<Watch>>)> {
-    let Words { lower, upper, work, set, clear, allow_other, source: fsname, threads, .. } = words;
+    let Words { lower, upper, work, image, set, clear, allow_other, source: fsname, threads, .. } = words;
     if lower.is_empty() {
         return Err(Error::new(Kind::Usage, "no lowerdir=").remedy("name at least one directory to mount"));
     }
@@ -178,7 +182,7 @@ fn mount(point: &Path, words: Words, source: Option<OsString>) -> Result<(Sessio
     let watch =
         Watch::new().inspect_err(|e| output::note(&format!("changes of the layers are noticed late: {e}"))).ok();
     let last = lowers.len() - 1;
-    let lower = |(number, root)| Lower { root, marked: number != last, watch: true };
+    let lower = |(number, root)| Lower { root, marked: number != last, image, watch: true };
     let config = Config {
         lowers: lowers.into_iter().enumerate().map(lower).collect(),
         upper,

@@ -31,9 +31,23 @@ pub const REDIRECT: &str = "user.overlay.redirect";
 pub const WHITEOUT: &str = "user.overlay.whiteout";
 /// What a copied-up object was in the lower.
 pub const ORIGIN: &str = "user.overlay.treefork.origin";
-
 /// Blocks of this file are still in the lower; gone once all of them are here.
 pub const BLOCKS: &str = "user.overlay.treefork.blocks";
+
+/// Begins the name of a whiteout in a layer of a container image: `.wh.NAME` says that there is no NAME below.
+const IMAGE_WHITEOUT: &[u8] = b".wh.";
+/// Makes the directory that it stands in opaque, in a layer of a container image.
+pub const IMAGE_OPAQUE: &str = ".wh..wh..opq";
+
+/// What a name in a layer of a container image hides, as its mark; `None` for a name that is an entry.
+pub fn image_mark(name: &OsStr) -> Option<&OsStr> {
+    name.as_bytes().strip_prefix(IMAGE_WHITEOUT).map(OsStr::from_bytes)
+}
+
+/// The name of the mark that hides a name, in a layer of a container image.
+pub fn image_whiteout(name: &OsStr) -> OsString {
+    OsString::from_vec([IMAGE_WHITEOUT, name.as_bytes()].concat())
+}
 
 /// The lower object that an upper object was copied from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

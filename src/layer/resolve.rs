@@ -136,12 +136,17 @@ impl Scope<'_> {
                 None => {
                     let dir = (self.open)(lower)?;
                     let at = At::new(&*dir, name);
-                    let Some(stat) = at.try_stat()? else { continue };
+                    let hides_below = lower.layer.image_whiteout(at)?.is_some();
+                    let stat = match lower.layer.entry(at)? {
+                        Some(stat) => stat,
+                        None if hides_below => break,
+                        None => continue,
+                    };
                     if lower.layer.marked && marks::is_whiteout(at, &stat, true)? {
                         break;
                     }
-                    let marks =
-                        if lower.layer.marked && stat.is_dir() { DirMarks::read(at)? } else { DirMarks::default() };
+                    let mut marks = lower.layer.dir_marks(at, &stat)?;
+                    marks.opaque |= hides_below;
                     (lower.path.join(name), stat, lower.layer.shown(at, stat)?, marks)
                 }
             };
@@ -235,7 +240,7 @@ pub fn see(layer: &Layer, path: &RelPath) -> Result<Option<Seen>, Errno> {
         _ => {
             let at = At::object(&layer.root);
             let stat = at.stat()?;
-            let marks = if layer.marked { DirMarks::read(at)? } else { DirMarks::default() };
+            let marks = layer.dir_marks(at, &stat)?;
             return Ok(Some(Seen { stat, shown: layer.shown(at, stat)?, marks, whiteout: false }));
         }
     };
@@ -245,10 +250,13 @@ pub fn see(layer: &Layer, path: &RelPath) -> Result<Option<Seen>, Errno> {
         Err(e) => return Err(e),
     };
     let at = At::new(&dir, name);
-    let Some(stat) = at.try_stat()? else { return Ok(None) };
+    let image_whiteout = layer.image_whiteout(at)?;
+    let whiteout = |stat| Seen { stat, shown: stat, marks: DirMarks::default(), whiteout: true };
+    let Some(stat) = layer.entry(at)? else { return Ok(image_whiteout.map(whiteout)) };
     if layer.marked && marks::is_whiteout(at, &stat, true)? {
-        return Ok(Some(Seen { stat, shown: stat, marks: DirMarks::default(), whiteout: true }));
+        return Ok(Some(whiteout(stat)));
     }
-    let marks = if layer.marked && stat.is_dir() { DirMarks::read(at)? } else { DirMarks::default() };
+    let mut marks = layer.dir_marks(at, &stat)?;
+    marks.opaque |= image_whiteout.is_some();
     Ok(Some(Seen { stat, shown: layer.shown(at, stat)?, marks, whiteout: false }))
 }

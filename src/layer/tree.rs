@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::marks;
+use super::marks::{self, DirMarks};
 use crate::sys::{At, Ident, Stat};
 
 /// A lower layer.
@@ -19,6 +20,9 @@ pub struct Layer {
     /// Whether it is in overlay format. The base is not: there a character device 0:0 is one, and no attribute of it
     /// means anything to us.
     pub marked: bool,
+    /// Whether it is a layer of a container image as tools keep them that mount through a program: whiteouts are files
+    /// named `.wh.NAME`. Elsewhere such names are like all others.
+    pub image: bool,
     /// Whether changes from outside are followed.
     pub watch: bool,
     /// A number of its own, unique in the process.
@@ -33,7 +37,30 @@ impl Layer {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let dev = Stat::of(root.as_fd())?.dev;
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { root, dev, marked, watch, id, overrides: HashMap::new() })
+        Ok(Self { root, dev, marked, image: false, watch, id, overrides: HashMap::new() })
+    }
+
+    /// The whiteout that stands in it for a name, in the form of container images.
+    pub fn image_whiteout(&self, at: At<'_>) -> Result<Option<Stat>, Errno> {
+        if self.image { At { name: &marks::image_whiteout(at.name), ..at }.try_stat() } else { Ok(None) }
+    }
+
+    /// What the entry of a name is; marks are none.
+    pub fn entry(&self, at: At<'_>) -> Result<Option<Stat>, Errno> {
+        if self.image && marks::image_mark(at.name).is_some() { Ok(None) } else { at.try_stat() }
+    }
+
+    /// The marks of an entry.
+    pub fn dir_marks(&self, at: At<'_>, stat: &Stat) -> Result<DirMarks, Errno> {
+        if !stat.is_dir() {
+            return Ok(DirMarks::default());
+        }
+        let mut marks = if self.marked { DirMarks::read(at)? } else { DirMarks::default() };
+        if self.image {
+            let dir = at.open(OFlags::PATH | OFlags::DIRECTORY)?;
+            marks.opaque |= At::new(&dir, marks::IMAGE_OPAQUE).try_stat()?.is_some();
+        }
+        Ok(marks)
     }
 
     /// Whether it holds what a merge preserved.

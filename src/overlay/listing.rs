@@ -283,9 +283,14 @@ impl Overlay {
     ) -> Result<()> {
         let (_, fd) = self.lower_dir(node, lower)?;
         let dir = At::object(&*fd).open_quiet(OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let mut hidden_below = Vec::new();
         for entry in Dir::read_from(&dir)? {
             let entry = entry?;
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if let Some(hides) = marks::image_mark(name).filter(|_| lower.layer.image) {
+                hidden_below.push(hides.to_os_string());
+                continue;
+            }
             if name == "." || name == ".." || merged && !hidden.insert(name.to_os_string()) {
                 continue;
             }
@@ -302,6 +307,7 @@ impl Overlay {
                 listing.insert(name, entry.ino(), kind);
             }
         }
+        hidden.extend(hidden_below);
         Ok(())
     }
 }

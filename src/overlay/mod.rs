@@ -181,6 +181,8 @@ pub struct Lower {
     pub root: OwnedFd,
     /// Whether it is in overlay format; the base of a fork is not.
     pub marked: bool,
+    /// Whether it is a layer of a container image, with whiteouts that are files named `.wh.NAME`.
+    pub image: bool,
     /// Whether to follow changes from outside.
     pub watch: bool,
 }
@@ -263,7 +265,10 @@ impl Overlay {
         let Config { lowers, upper, work, watch, fds, created, hidden, large } = config;
         let layers = lowers
             .into_iter()
-            .map(|lower| Layer::new(lower.root, lower.marked, lower.watch && watch.is_some()).map(Arc::new))
+            .map(|lower| {
+                let layer = Layer::new(lower.root, lower.marked, lower.watch && watch.is_some())?;
+                Ok(Arc::new(Layer { image: lower.image, ..layer }))
+            })
             .collect::<Result<Vec<_>>>()?;
         let base = layers.last().ok_or(Errno::INVAL)?;
         let (base_dev, owner) = (base.dev, fds.owner());

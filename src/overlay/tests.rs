@@ -35,7 +35,7 @@ fn mount_hiding(dir: &Path, hidden: Hidden) -> Arc<Overlay> {
     for sub in ["upper", "work"] {
         fs::create_dir_all(dir.join(sub)).expect("room");
     }
-    let lower = Lower { root: open(&dir.join("base")), marked: false, watch: false };
+    let lower = Lower { root: open(&dir.join("base")), marked: false, image: false, watch: false };
     let created = Some(Time { sec: i64::MAX, nsec: 0 });
     Overlay::new(Config {
         lowers: vec![lower],

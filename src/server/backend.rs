@@ -39,7 +39,7 @@ impl Fuse {
 
     fn overlay(&self, spec: &MountSpec) -> Result<Arc<Overlay>> {
         let base = open_base(spec)?;
-        let lowers = vec![Lower { root: base, marked: false, watch: self.watch.is_some() }];
+        let lowers = vec![Lower { root: base, marked: false, image: false, watch: self.watch.is_some() }];
         let upper = sys::open_root(&spec.upper).context("cannot open the upper layer", &spec.upper)?;
         let work = sys::open_root(&spec.work).context("cannot open the work directory", &spec.work)?;
         let config = Config {

@@ -6,10 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use treefork::Kind;
-use treefork::api::{CancelToken, Environment, EnvironmentForker, Workspace};
+use treefork::api::{CancelToken, Environment, EnvironmentForker, Forker, Workspace};
 
 use super::{Host, read, root};
-use crate::common::assert_same;
+use crate::common::cli::BINARY;
+use crate::common::env::USER;
+use crate::common::{Run, assert_same};
 
 #[test]
 fn a_reader_of_a_git_base_gets_a_linked_work_tree() {
@@ -150,7 +152,7 @@ fn cleanup_tolerates_a_fork_that_is_gone_and_a_caller_that_cancelled() {
     let store = host.env.join("forks/treefork");
     let id = first.environment.fork_id().expect("a fork");
     let command = [Path::new("--store"), &store, Path::new("remove"), Path::new(id)];
-    crate::common::Run::ok(host.env.command(crate::common::cli::BINARY).args(command));
+    host.env.command(BINARY).args(command).ok();
     first.cleanup.run().expect("somebody else did it");
     let cancel = CancelToken::new();
     cancel.cancel();
@@ -189,4 +191,39 @@ fn the_host_opens_the_root_its_own_way() {
     let host = Host::plain();
     let fork = host.fork(host.forker().workspace(|root| Ok(Arc::new(Opened(root.join("d"))))));
     assert_eq!(read(root(&fork), "c.txt"), b"three\n");
+}
+
+/// Names the base for the host that this test starts: an ordinary user, where nothing helps to mount.
+const BASE: &str = "TREEFORK_TEST_UNPRIVILEGED_BASE";
+
+#[test]
+fn where_nothing_can_be_mounted_the_fork_is_a_copy_and_the_advisory_says_so() {
+    if let Some(base) = std::env::var_os(BASE).map(std::path::PathBuf::from) {
+        let forker = Forker::builder().force_copy().build().expect("a place");
+        let fork = forker.fork(&Environment::at(&base), "x", &CancelToken::new()).expect("copied");
+        // Which of the two it is depends on the mode of the device.
+        let why =
+            ["fusermount3", "/dev/fuse is closed to this user"].into_iter().find(|why| fork.advisory.contains(why));
+        assert!(fork.advisory.contains("overlay is not possible here") && why.is_some(), "{}", fork.advisory);
+        assert!(root(&fork).join(".git").is_dir());
+        fs::write(root(&fork).join("a.txt"), "fork\n").expect("writable");
+        assert_eq!(read(&base, "a.txt"), b"one\n");
+        fork.cleanup.run().expect("removed");
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("where_nothing_can_be_mounted...: NOT RUN, turning into an ordinary user takes root");
+        return;
+    }
+    let host = Host::git();
+    // A search path with git, the shell that it wants and what turns into a user, but no fusermount3.
+    let home = host.env.dir("user");
+    let script = "mkdir bin; for p in git sh setpriv; do ln -s \"$(command -v $p)\" bin/; done; cp -r ../project base";
+    host.env.sh(&home, &format!("{script}; chown -R {USER}:{USER} ."));
+    let mut other = host.env.user_command(std::env::current_exe().expect("a running program has a path"));
+    other.args(["--exact", "api::forks::where_nothing_can_be_mounted_the_fork_is_a_copy_and_the_advisory_says_so"]);
+    other.env("PATH", home.join("bin")).env("TREEFORK_STORE", home.join("store")).env("TMPDIR", &home);
+    let done = other.env("TREEFORK_BIN", BINARY).env(BASE, home.join("base")).ok();
+    assert!(done.text().contains("1 passed"), "{}", done.text());
+    assert_eq!(fs::read_dir(home.join("store/forks")).expect("made").count(), 0);
 }

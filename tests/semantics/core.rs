@@ -787,7 +787,7 @@ impl Forks for InProcess {
             // The last one ends as a killed server does, but its threads are ours.
             last.borrow().upgrade().inspect(|overlay| overlay.quiesce());
             let open = |path: &Path| open_root(path).expect("it was just made");
-            let base = Lower { root: open(&site.base), marked: false, watch: false };
+            let base = Lower { root: open(&site.base), marked: false, image: false, watch: false };
             let config = Config {
                 lowers: vec![base],
                 upper: Some(open(&upper)),

@@ -20,6 +20,8 @@ pub(super) struct Words {
     pub(super) upper: Option<PathBuf>,
     /// The directory for unfinished business, on the file system of the upper.
     pub(super) work: Option<PathBuf>,
+    /// The lower layers are those of a container image: see [`Lower`](crate::overlay::Lower).
+    pub(super) image: bool,
     /// Flags to set.
     pub(super) set: MountFlags,
     /// Flags to clear, of those that are set by default.
@@ -88,7 +90,8 @@ impl Words {
         let (set, clear) = (MountFlags::empty(), MountFlags::empty());
         let (lower, upper, work, source, threads) = (vec![], None, None, None, None);
         let mut shown = None;
-        let mut words = Self { lower, upper, work, set, clear, allow_other: false, remount: false, source, threads };
+        let mut words =
+            Self { lower, upper, work, image: false, set, clear, allow_other: false, remount: false, source, threads };
         for argument in arguments {
             for word in split(argument.as_bytes(), b',').filter(|word| !word.is_empty()) {
                 if SHOWN.iter().any(|start| word.starts_with(start)) {
@@ -118,6 +121,7 @@ impl Words {
             (b"threaded", Some(b"0")) => self.threads = Some(1),
             (b"threaded", Some(b"1")) => self.threads = None,
             (b"max_threads", Some(number)) => self.threads = Some(count(number, word)?),
+            (b"image_whiteouts", None) => self.image = true,
             (b"allow_other", None) => self.allow_other = true,
             (b"remount", None) => self.remount = true,
             _ => self.take_flag(word)?,
