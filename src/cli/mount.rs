@@ -190,6 +190,7 @@ fn mount(point: &Path, words: Words, source: Option<OsString>) -> Result<(Sessio
         watch: watch.clone(),
         fds: FdCache::new(FDS),
         created: None,
+        made_on: None,
         hidden: Hidden::default(),
         large: Large::default(),
     };

@@ -5,7 +5,6 @@
 //! layers until the fork is complete, so that no fork is made in the middle of a merge.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::forks::Forks;
@@ -36,21 +35,9 @@ fn numbers(base_dir: &Path) -> Vec<u64> {
 
 /// The layers of a base that are younger than `born`, oldest first, in the store at this path.
 pub(super) fn layers(store: &Path, base: &Base, born: u64) -> Vec<PathBuf> {
-    let bases = store.join("bases");
-    let of = |key: &str, born: u64| {
-        let dir = bases.join(key);
-        let younger = numbers(&dir).into_iter().filter(move |&n| n > born);
-        younger.map(move |n| dir.join(PRESERVED).join(n.to_string())).collect::<Vec<_>>()
-    };
-    let mut layers = of(&base.key(), born);
-    // The device has another number since a reboot: merges since then keep their layers under that, all of them younger.
-    if let Ok(now) = fs::symlink_metadata(&base.path)
-        && now.dev() != base.dev
-        && now.ino() == base.ident.ino
-    {
-        layers.extend(of(&Base { dev: now.dev(), ..base.clone() }.key(), 0));
-    }
-    layers
+    let dir = store.join("bases").join(base.key());
+    let younger = numbers(&dir).into_iter().filter(|&n| n > born);
+    younger.map(|n| dir.join(PRESERVED).join(n.to_string())).collect()
 }
 
 /// The forks that a merge into a base has to spare: all that read through it but the one that is merged, which becomes

@@ -78,7 +78,8 @@ pub struct Base {
     /// Where its root is: absolute, without symbolic links.
     #[serde(with = "crate::names::json")]
     pub path: PathBuf,
-    /// Its device when the fork was made. Numbers change with a reboot, so this names the base's key in the store only.
+    /// Its device when the fork was made. The number may be another since, after a reboot for one; what the fork has
+    /// written down speaks of this one.
     pub dev: u64,
     /// Its root's inode number and birth time.
     pub ident: Ident,
@@ -99,9 +100,9 @@ impl Base {
         Ok(Self::new(root, &stat))
     }
 
-    /// The name of the base's directory in the store: device and inode number of its root.
+    /// The name of the base's directory in the store.
     pub fn key(&self) -> String {
-        format!("{:x}-{:x}", self.dev, self.ident.ino)
+        crate::layer::preserved::key(&self.path, &self.ident)
     }
 }
 
@@ -217,6 +218,7 @@ impl Record {
         Site {
             base: self.base.path.clone(),
             base_ident: self.base.ident,
+            base_dev: self.base.dev,
             store: store.to_path_buf(),
             layers: preserved::layers(store, &self.base, self.born),
             dir: dir.to_path_buf(),

@@ -15,14 +15,26 @@
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use sha2::{Digest, Sha256};
 
 use super::tree::Layer;
 use crate::error::Result;
 use crate::sys::{At, Ident, Stat, calls};
+
+/// The name of the directory that a store keeps for a base with this path (canonical) and root.
+///
+/// Nothing in it changes when the file system is mounted again, under another device number after a reboot or when a
+/// disk is plugged in elsewhere. The path tells clones of one file system apart.
+pub fn key(path: &Path, root: &Ident) -> String {
+    let digest = Sha256::digest(path.as_os_str().as_bytes());
+    let place: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    format!("{:x}-{:x}.{:x}-{place}", root.ino, root.btime.sec, root.btime.nsec)
+}
 
 /// The layer itself, in the directory of a preserved layer.
 pub const TREE: &str = "tree";
@@ -108,6 +120,17 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
+
+    #[test]
+    fn keys_tell_bases_apart() {
+        let ident = |ino, nsec| Ident { ino, btime: crate::sys::Time { sec: 1, nsec } };
+        let of = |path: &str, ino, nsec| key(Path::new(path), &ident(ino, nsec));
+        assert_eq!(of("/b", 2, 3), of("/b", 2, 3));
+        assert_eq!(of("/b", 31, 255), "1f-1.ff-9812b0b9d61e09b9");
+        for other in [of("/c", 2, 3), of("/b", 3, 3), of("/b", 2, 4)] {
+            assert_ne!(other, of("/b", 2, 3));
+        }
+    }
 
     #[test]
     fn overrides_survive_the_disk() {

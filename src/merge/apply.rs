@@ -21,7 +21,7 @@ use super::table::Reason;
 use super::{Options, Prepared, Source, prepare};
 use crate::durable::{CancelToken, FileLock, Holder, Wait, fault, sweep};
 use crate::error::{Context, Error, Kind, Result};
-use crate::layer::preserved::Keeper;
+use crate::layer::preserved::{self, Keeper};
 use crate::names::RelPath;
 use crate::sys::calls::{self, Dir};
 use crate::sys::{At, Stat, mount_id, open_root, reopen};
@@ -50,9 +50,9 @@ pub struct Recovered {
     pub keep: bool,
 }
 
-/// The directory that a store, whose directories for parents are in `bases`, keeps for the tree with this root.
-pub fn directory(bases: &Path, root: &Stat) -> PathBuf {
-    bases.join(format!("{:x}-{:x}", root.dev, root.ino))
+/// The directory that a store, whose directories for parents are in `bases`, keeps for this one.
+fn directory(bases: &Path, parent: &Parent) -> PathBuf {
+    bases.join(preserved::key(&parent.path, &parent.stat.ident()))
 }
 
 /// The lock under which a parent is merged into.
@@ -77,7 +77,7 @@ pub fn merge(
     waiting: impl FnOnce(Option<&Holder>),
 ) -> Result<Outcome> {
     let root = Parent::open(options.into.as_deref().unwrap_or(&source.base))?;
-    let store = directory(bases, &root.stat);
+    let store = directory(bases, &root);
     fs::DirBuilder::new().recursive(true).mode(0o700).create(&store).context("cannot make", &store)?;
     let what = format!("merge of {}", source.name);
     let _lock = FileLock::acquire_with(&lock_path(&store), &what, wait, &options.cancel, waiting)?;

@@ -36,7 +36,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-pub use apply::{Outcome, Recovered, directory, lock_path, merge, recover};
+pub use apply::{Outcome, Recovered, lock_path, merge, recover};
 pub use content::{Content, diff};
 pub use overlap::{Overlap, overlaps};
 pub use plan::{Action, Conflict, Entry, LeftOut, ObjectType, Omission, Plan};

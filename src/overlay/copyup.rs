@@ -124,7 +124,12 @@ impl Overlay {
         let original = self.open_lower(node, &lower.layer, &lower.path, flags)?;
         let (from, shown) = (&original.fd, original.shown);
         let mut begun = None;
-        let origin = Origin { ident: node.ident, dev: shown.dev, indexed: lower.shared.is_some(), ctime: None };
+        let origin = Origin {
+            ident: node.ident,
+            dev: self.written_dev(shown.dev),
+            indexed: lower.shared.is_some(),
+            ctime: None,
+        };
         let copy = match node.file_type() {
             FileType::RegularFile => {
                 let copy = to.create(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, 0o600)?;
@@ -282,7 +287,8 @@ impl Overlay {
         let to = upper.staging.at(&staged);
         to.mkdir(0o700)?;
         let placed = (|| {
-            let origin = Origin { ident: node.ident, dev: stat.dev, indexed: false, ctime: Some(stat.ctime) };
+            let origin =
+                Origin { ident: node.ident, dev: self.written_dev(stat.dev), indexed: false, ctime: Some(stat.ctime) };
             marks::set_origin(to, &origin)?;
             metadata(At::object(&*from), to, &stat)?;
             upper.ledger.note(&lower.path, BaseState::from(&stat))?;

@@ -147,7 +147,7 @@ impl Overlay {
             && upper.index.is_copied(key)
         {
             let data = At::new(upper.index.dir(), &key.file_name()).stat()?;
-            let origin = Origin { ident, dev: stat.dev, indexed: true, ctime: None };
+            let origin = Origin { ident, dev: self.written_dev(stat.dev), indexed: true, ctime: None };
             return self.enter_upper(link, &data, Some(origin));
         }
         let place = Place::Lower { layer: Arc::clone(&layer), path: path.clone(), shared };
@@ -274,11 +274,21 @@ impl Overlay {
     /// Node number, device and identity of an object in the upper.
     fn identity(&self, stat: &Stat, origin: Option<Origin>) -> (u64, u64, Ident) {
         match origin {
-            Some(origin) if origin.dev == self.base_dev => (origin.ident.ino, origin.dev, origin.ident),
+            Some(origin) if origin.dev == self.made_on => (origin.ident.ino, self.base_dev, origin.ident),
             // 0 is nobody's number: an alias will be given.
             Some(origin) => (0, origin.dev, origin.ident),
             None if stat.dev == self.base_dev => (stat.ino, stat.dev, stat.ident()),
             None => (stat.ino | ELSEWHERE, stat.dev, stat.ident()),
+        }
+    }
+
+    /// The number by which a mark of origin calls a device.
+    pub(super) fn written_dev(&self, dev: u64) -> u64 {
+        // Another device that has the old number of the base's by now gets one that no device has.
+        match dev {
+            dev if dev == self.base_dev => self.made_on,
+            dev if dev == self.made_on => u64::MAX,
+            other => other,
         }
     }
 

@@ -203,6 +203,9 @@ pub struct Config {
     /// When the fork was created (real time). With it the root of a new upper takes over the attributes of the base's
     /// root, and a base object changed since then counts as drift.
     pub created: Option<Time>,
+    /// The device number that the base had when the upper was begun, where that may be another one by now. The marks of
+    /// origin in the upper speak of the base's device by this number for ever.
+    pub made_on: Option<u64>,
     /// Which names of the lowers are not shown.
     pub hidden: Hidden,
     /// What counts as a large file.
@@ -229,6 +232,8 @@ pub struct Overlay {
     owner: u32,
     /// Device of the base: objects on it keep their numbers.
     base_dev: u64,
+    /// What marks of origin call it.
+    made_on: u64,
     listings: Mutex<listing::Listings>,
     drift: drift::Drift,
     hidden: Hidden,
@@ -262,7 +267,7 @@ impl Overlay {
     ///
     /// `EINVAL` without a lower, or with an upper but no work area; `EXDEV` where the two are on different file systems.
     pub fn new(config: Config) -> Result<Arc<Self>> {
-        let Config { lowers, upper, work, watch, fds, created, hidden, large } = config;
+        let Config { lowers, upper, work, watch, fds, created, made_on, hidden, large } = config;
         let layers = lowers
             .into_iter()
             .map(|lower| {
@@ -293,6 +298,7 @@ impl Overlay {
             owner,
             fds,
             base_dev,
+            made_on: made_on.unwrap_or(base_dev),
             listings: Mutex::default(),
             drift,
             hidden,

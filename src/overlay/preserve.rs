@@ -7,6 +7,7 @@
 //! the forks are given the old attributes before the first is made ([`Overlay::expect`]). A node that finds something else at its place in the base follows its
 //! object into the layer.
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -29,8 +30,15 @@ impl Overlay {
     /// A layer is being made in this directory, and its attributes are complete: objects of the base are about to get one
     /// more name, and go on being shown without it.
     pub fn expect(&self, dir: &OwnedFd) -> Result<()> {
-        *self.expected.write() = preserved::read_overrides(dir)?;
+        let mut expected = preserved::read_overrides(dir)?;
+        self.on_the_base(&mut expected);
+        *self.expected.write() = expected;
         Ok(())
+    }
+
+    /// Merges cross no file system: whatever number the base's device had at the time, the objects are on it.
+    fn on_the_base(&self, overrides: &mut HashMap<Ident, Stat>) {
+        overrides.values_mut().for_each(|stat| stat.dev = self.base_dev);
     }
 
     /// What an object of the base shows, which may have got a name in a preserved layer: as it was before, as long as
@@ -49,7 +57,9 @@ impl Overlay {
 
     /// Puts a preserved layer, by its directory, right above the base.
     pub fn preserve(&self, dir: &OwnedFd) -> Result<()> {
-        let layer = Arc::new(preserved::open(dir)?);
+        let mut layer = preserved::open(dir)?;
+        self.on_the_base(&mut layer.overrides);
+        let layer = Arc::new(layer);
         let _names = self.names.write();
         {
             let mut layers = self.layers.write();

@@ -44,6 +44,7 @@ fn mount_hiding(dir: &Path, hidden: Hidden) -> Arc<Overlay> {
         watch: None,
         fds: FdCache::new(64),
         created,
+        made_on: None,
         hidden,
         large: Large { from: 64 << 10, background: true },
     })

@@ -49,6 +49,7 @@ impl Fuse {
             watch: self.watch.clone(),
             fds: Arc::clone(&self.fds),
             created: Some(spec.created),
+            made_on: Some(spec.base_dev),
             hidden: spec.hide.of(&spec.base)?,
             large: Large::default(),
         };

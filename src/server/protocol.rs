@@ -23,6 +23,8 @@ pub struct MountSpec {
     pub base: PathBuf,
     /// Which directory that has to be.
     pub base_ident: Ident,
+    /// The device that it was on when the fork was made.
+    pub base_dev: u64,
     /// Preserved layers between the upper and the base, in the order of the merges.
     pub layers: Vec<Layer>,
     /// The private layer.

@@ -328,6 +328,7 @@ mod tests {
             id: id.into(),
             base: "/b".into(),
             base_ident: Default::default(),
+            base_dev: 0,
             layers: vec![],
             upper: "/u".into(),
             work: "/w".into(),

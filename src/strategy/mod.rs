@@ -117,6 +117,8 @@ pub struct Site {
     pub base: PathBuf,
     /// Which directory that has to be.
     pub base_ident: Ident,
+    /// The device that it was on when the fork was made; see [`crate::overlay::Config::made_on`].
+    pub base_dev: u64,
     /// The store.
     pub store: PathBuf,
     /// The directories of the preserved layers that the fork reads through, in the order of the merges.

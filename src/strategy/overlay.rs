@@ -26,6 +26,7 @@ impl Overlay {
             id: site.id.clone(),
             base: site.base.clone(),
             base_ident: site.base_ident,
+            base_dev: site.base_dev,
             layers: site.layers.iter().map(|dir| Layer { dir: dir.clone() }).collect(),
             upper: site.upper(),
             work: site.work(),

@@ -5,6 +5,7 @@ mod concurrency;
 mod format;
 mod gc;
 mod killed;
+mod reboot;
 mod refusals;
 mod server;
 mod store;

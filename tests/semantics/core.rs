@@ -795,6 +795,7 @@ impl Forks for InProcess {
                 watch: None,
                 fds: Arc::clone(&fds),
                 created: Some(start),
+                made_on: None,
                 hidden: Hidden::default(),
                 large: self.large,
             };

@@ -23,6 +23,7 @@ fn site(base: &Path, store: &Path, id: &str) -> Site {
     Site {
         base: std::fs::canonicalize(base).expect("there"),
         base_ident: Ident::default(),
+        base_dev: 0,
         store: std::fs::canonicalize(store).expect("there"),
         dir: std::fs::canonicalize(dir).expect("there"),
         id: id.into(),
