@@ -32,13 +32,17 @@ impl Completions {
     }
 }
 
-/// The commands that want the name of a fork. One for the trash names none that `list` has.
+/// The commands that want the name of a fork, under all their names. One for the trash names none that `list` has.
 fn naming_forks() -> Vec<String> {
     let takes_fork = |command: &&clap::Command| {
         let mut arguments = command.get_positionals();
         command.get_name() != "restore" && arguments.any(|a| matches!(a.get_id().as_str(), "fork" | "forks"))
     };
-    manual::command().get_subcommands().filter(takes_fork).map(|command| command.get_name().to_owned()).collect()
+    let names = |command: &clap::Command| {
+        let aliases: Vec<_> = command.get_visible_aliases().map(str::to_owned).collect();
+        std::iter::once(command.get_name().to_owned()).chain(aliases)
+    };
+    manual::command().get_subcommands().filter(takes_fork).flat_map(names).collect()
 }
 
 /// Around the function of the script stands one that adds the names.

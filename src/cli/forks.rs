@@ -245,9 +245,10 @@ pub(super) fn say_drift(store: &Store, record: &Record) {
         let have = if paths.len() == 1 { "has" } else { "have" };
         let more = if paths.len() == 1 { "" } else { ", ..." };
         output::note(&format!(
-            "{count} of the base {have} changed since {name} was made: {:?}{more}; `treefork show {name}` has all",
+            "{count} of the base {have} changed since {name} was made: {:?}{more}; `treefork show {typed}` has all",
             named(first),
-            name = record.name()
+            name = record.name(),
+            typed = output::word(record.name())
         ));
     }
 }

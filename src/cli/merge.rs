@@ -140,7 +140,7 @@ impl Merge {
             output::print(lines(plan).as_bytes())?;
             summary(plan, merged, self.dry_run, removed);
             if !plan.conflicts.is_empty() {
-                output::hint(&way_out(plan, record.name()));
+                output::hint(&way_out(plan, &output::word(record.name())));
             }
         }
         Ok(u8::from(!plan.conflicts.is_empty()))

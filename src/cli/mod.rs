@@ -49,6 +49,7 @@ enum Command {
     /// Make a fork, and print its path
     Create(create::Create),
     /// List the forks
+    #[command(visible_alias = "ls")]
     List(forks::List),
     /// Show all about a fork
     Show(forks::Show),
@@ -73,6 +74,7 @@ enum Command {
     /// Show which forks change the same paths
     Conflicts(merge::Conflicts),
     /// Remove forks
+    #[command(visible_alias = "rm")]
     Remove(create::Remove),
     /// Reap forks that nobody will come back to, and clean up
     Gc(keep::Gc),

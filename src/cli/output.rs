@@ -218,6 +218,12 @@ fn general_hint(kind: Kind) -> Option<&'static str> {
     }
 }
 
+/// A name as it has to be typed in a shell.
+pub(super) fn word(name: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | '@' | '+');
+    if name.chars().all(plain) { name.to_owned() } else { format!("'{}'", name.replace('\'', r"'\''")) }
+}
+
 /// Causes from elsewhere may hold line breaks; an error is one line.
 fn one_line(text: &str) -> String {
     text.replace(['\n', '\r'], " ")
@@ -252,7 +258,9 @@ fn remedy(text: &str) -> Option<String> {
     if usage.is_some_and(|usage| usage.ends_with("-- <COMMAND>...")) && !std::env::args_os().any(|arg| arg == "--") {
         return usage.map(|usage| format!("the command goes after two dashes: {usage}"));
     }
-    after("tip: ").map(str::to_owned).or(usage.map(|usage| format!("usage: {usage}")))
+    // How to pass on what looks like an option helps nobody who has mistyped one.
+    let tip = after("tip: ").filter(|tip| !tip.starts_with("to pass "));
+    tip.map(str::to_owned).or(usage.map(|usage| format!("usage: {usage}")))
 }
 
 /// Whether the arguments ask for JSON, as far as that can be said of arguments that make no sense.
@@ -263,6 +271,12 @@ fn asks_for_json() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_can_be_typed() {
+        assert_eq!(word("idea-a"), "idea-a");
+        assert_eq!(word("it's b"), r"'it'\''s b'");
+    }
 
     #[test]
     fn errors_are_one_line() {

@@ -36,6 +36,8 @@ fn what_was_perhaps_meant_is_said() {
     );
     assert_eq!(said.lines().count(), 2, "an error and a hint: {said}");
     assert!(treefork.fails(2, ["merge", "--dry-rnu", "x"]).complaint().contains("'--dry-run'"));
+    assert!(treefork.fails(2, ["create", "-l", "x"]).complaint().contains("hint: usage: treefork create"));
+    treefork.ok(["ls"]);
     let said = treefork.fails(2, ["create", "--label", "-x"]).complaint();
     assert!(said.contains("\"-x\" starts with a dash") && said.contains("hint: use letters"), "{said}");
 }
@@ -199,6 +201,14 @@ fn top_looks_as_often_as_it_is_told() {
 #[test]
 fn no_colours_but_on_a_terminal() {
     let (treefork, _) = with_fork();
+    // A terminal that `script` makes.
+    let seen = |variables: &[(&str, &str)]| {
+        let mut command = treefork.env().command("script");
+        let shown = format!("{} show nothing", crate::common::cli::BINARY);
+        command.env("TERM", "xterm").envs(variables.iter().copied()).args(["-qec", &shown, "/dev/null"]).done().stdout
+    };
+    assert!(seen(&[]).contains(&0x1b));
+    assert!(!seen(&[("NO_COLOR", "1")]).contains(&0x1b) && !seen(&[("TERM", "dumb")]).contains(&0x1b));
     for done in [treefork.ok(["list"]), treefork.fails(1, ["show", "nothing"])] {
         assert!(!done.stdout.contains(&0x1b) && !done.stderr.contains(&0x1b));
     }

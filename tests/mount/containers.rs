@@ -111,8 +111,11 @@ fn commands_run_in_containers() {
     }
     containers.layer("scratch", "localhost/box", "mkdir bin; cp /bin/busybox bin/; ln -s busybox bin/sh; echo 1 > f");
     let container = containers.ok(&["from", "--pull-never", "localhost/box"]);
-    let script = "busybox mv f g && echo 2 >> g && busybox cat g && busybox ls / | busybox grep -c '^f$'";
-    let done = containers.buildah(&["run", &container, "--", "sh", "-c", script]).done();
-    assert_eq!(done.text(), "1\n2\n0", "{}", done.complaint());
+    // What it says is read from files: buildah has been seen to lose the output of a command that is over at once.
+    containers.ok(&["run", &container, "--", "sh", "-c", "busybox mv f g && echo 2 >> g && busybox ls / > out"]);
+    let root = containers.ok(&["mount", &container]);
+    let read = |name: &str| fs::read_to_string(Path::new(&root).join(name)).expect("written");
+    assert_eq!(read("g"), "1\n2\n");
+    assert!(read("out").lines().any(|name| name == "g") && !read("out").lines().any(|name| name == "f"));
     containers.ok(&["rm", &container]);
 }

@@ -121,6 +121,6 @@ pub(super) fn changed(forks: &Forks, record: &Record) -> Result<bool> {
 
 /// How to go on with a kept fork.
 fn kept(record: &Record) -> String {
-    let name = record.name();
-    format!("the fork {name} is kept: `treefork diff {name}`, `treefork merge {name}`, `treefork remove {name}`")
+    let (name, typed) = (record.name(), output::word(record.name()));
+    format!("the fork {name} is kept: `treefork diff {typed}`, `treefork merge {typed}`, `treefork remove {typed}`")
 }
