@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::forks::Forks;
+use super::pending::Pending;
 use super::{Id, Record, State, find, recover, trash, users};
 use crate::durable::{FileLock, Wait};
 use crate::error::{Context, Error, Kind, Result};
@@ -91,6 +92,9 @@ impl Forks {
     /// Decides about every fork and everything left over, and does it unless the policy is a dry run.
     pub fn gc(&self, policy: &Policy) -> Result<Vec<Decision>> {
         let mut decisions = Vec::new();
+        if !policy.dry_run {
+            self.settle_all()?;
+        }
         for (id, record) in find::all(self.store())? {
             decisions.push(match record {
                 Err(e) => Decision::other(id.as_str(), Fate::Kept, format!("its record cannot be read: {e}")),
@@ -285,8 +289,14 @@ impl Forks {
         if let Some(label) = &record.label {
             self.check_label(label)?;
         }
-        trash::restore(self.store(), record.clone())?;
-        self.settle(&record.id)?;
+        let pending = Pending::new(self.store(), &record.id)?;
+        match trash::restore(self.store(), record.clone()).and_then(|()| self.settle(&record.id)) {
+            Ok(()) => drop(pending),
+            Err(e) => {
+                pending.keep();
+                return Err(e);
+            }
+        }
         self.ready(record.id.as_str()).map(|(record, _)| record)
     }
 }

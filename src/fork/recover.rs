@@ -27,10 +27,27 @@ impl Forks {
     /// Starts the server where none runs and there are forks for it to serve. It mounts them by itself.
     fn revive_server(&self) -> Result<()> {
         let client = Client::new(self.store().root());
-        if client.ping()?.is_some() || mounted(self.store()).is_empty() {
+        if client.ping()?.is_some() {
+            return Ok(());
+        }
+        // The machine may have lost its power, and with it marks of what is pending.
+        self.settle_all()?;
+        if mounted(self.store()).is_empty() {
             return Ok(());
         }
         client.ensure().map(drop)
+    }
+
+    /// Brings every fork that is between two states into one of its own, by all records.
+    pub(super) fn settle_all(&self) -> Result<()> {
+        for (id, record) in find::all(self.store())? {
+            if record.is_ok_and(|record| record.state != State::Live)
+                && let Err(e) = self.settle(&id)
+            {
+                log::warn!("the fork {id} cannot be brought in order: {e}");
+            }
+        }
+        Ok(())
     }
 
     /// Brings a fork that may be between two states into one of its own.

@@ -25,7 +25,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use super::protocol::{DriftedPath, Envelope, MountSpec, Pong, Reply, Request, VERSION};
 use super::table::{Backend, How, Table};
 use super::{client, start, wire};
-use crate::durable::{FileLock, Wait};
+use crate::durable::{FileLock, Wait, fault};
 use crate::error::{Context, Error, Kind, Result};
 
 /// How long a server that just ends may still hold the lock.
@@ -265,6 +265,7 @@ impl Server {
     }
 
     fn answer(&self, request: Request, fd: Option<OwnedFd>) -> Result<Reply> {
+        fault::point("server.request").map_err(|e| Error::io("cannot answer", e))?;
         match request {
             Request::Ping => {
                 let (pid, program) = (std::process::id(), env!("CARGO_PKG_VERSION").to_owned());

@@ -1,4 +1,4 @@
-//! A file system in a sparse file, mounted for one test: ext4, XFS, btrfs, or a small tmpfs.
+//! A file system in a sparse file, mounted for one test: ext4, XFS, btrfs; a small tmpfs; or the kernel's overlayfs.
 //!
 //! The loop device is told to go away with its last user as soon as the file system is mounted, so a test that is
 //! killed leaves a mount behind (which the next run sweeps) but never a device.
@@ -16,6 +16,8 @@ pub(crate) enum Fs {
     Xfs,
     Btrfs,
     Tmpfs,
+    /// The kernel's overlayfs, on ext4: where containers live.
+    Overlay,
 }
 
 impl Fs {
@@ -28,6 +30,7 @@ impl Fs {
             Self::Xfs => "xfs",
             Self::Btrfs => "btrfs",
             Self::Tmpfs => "tmpfs",
+            Self::Overlay => "overlay",
         }
     }
 }
@@ -36,6 +39,9 @@ impl Fs {
 #[derive(Debug)]
 pub(crate) struct Image {
     tree: TempTree,
+    /// What an overlay lies on; goes after it.
+    #[expect(dead_code, reason = "held until the overlay is gone")]
+    disk: Option<Box<Image>>,
 }
 
 impl Image {
@@ -47,7 +53,10 @@ impl Image {
         if fs == Fs::Tmpfs {
             let size = format!("size={mib}m");
             Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&mnt).ok();
-            return Self { tree };
+            return Self { tree, disk: None };
+        }
+        if fs == Fs::Overlay {
+            return Self::overlay(tree, mib);
         }
         let (least, options): (u64, &[&str]) = match fs {
             Fs::Xfs => (300, &["-q"]),
@@ -63,9 +72,18 @@ impl Image {
         // With a user this takes effect when the last one is gone; without, at once.
         Command::new("losetup").args(["-d", &device]).ok();
         assert!(mounted.status.success(), "mount {device}: {}", mounted.complaint());
-        let image = Self { tree };
+        let image = Self { tree, disk: None };
         super::temp::chmod(&image.path(), 0o755);
         image
+    }
+
+    fn overlay(tree: TempTree, mib: u64) -> Self {
+        let (disk, mnt) = (Self::ext4(mib), tree.join("mnt"));
+        let [lower, upper, work] = ["lower", "upper", "work"].map(|name| disk.dir(name));
+        let layers = [("lowerdir", lower), ("upperdir", upper), ("workdir", work)];
+        let options: Vec<String> = layers.iter().map(|(name, dir)| format!("{name}={}", dir.display())).collect();
+        Command::new("mount").args(["-t", "overlay", "overlay", "-o", &options.join(",")]).arg(&mnt).ok();
+        Self { tree, disk: Some(Box::new(disk)) }
     }
 
     pub(crate) fn ext4(mib: u64) -> Self {

@@ -40,6 +40,7 @@ fn create_killed_at_every_step() {
     let points = points(&treefork, &create);
     assert!(points.iter().filter(|name| name.starts_with("fork.")).count() >= 4, "{points:?}");
     treefork.ok(["remove", "a"]);
+    println!("create is killed at {} points", points.len());
     for (name, n) in numbered(&points) {
         kill_at(&treefork, &create, &name, n);
         let complete = name == "fork.live" || last_of(&points, &name, n, "durable.sync_dir");
@@ -79,6 +80,7 @@ fn remove_killed_at_every_step() {
     treefork.ok(create);
     let points = points(&treefork, &["remove", "a"]);
     assert!(points.iter().filter(|name| name.starts_with("fork.")).count() >= 3, "{points:?}");
+    println!("remove is killed at {} points", points.len());
     for (name, n) in numbered(&points) {
         let fork = treefork.ok(create).text();
         treefork.env().sh(std::path::Path::new(&fork), "echo work > work");
@@ -96,6 +98,84 @@ fn remove_killed_at_every_step() {
         assert_eq!(crate::common::mounts::below(treefork.env().tree().path()).len(), 1, "killed at {name} {n}");
     }
     treefork.ok(["remove", "other"]);
+    assert_nothing_left(&treefork);
+}
+
+/// Makes a fork with work in it, whose owner ends at once.
+fn orphan(treefork: &Treefork, base: &str) {
+    let create = r#""$0" create "$1" --label a; exit"#;
+    let fork = treefork.env().command("bash").args(["-c", create, crate::common::cli::BINARY, base]).ok().text();
+    treefork.env().sh(std::path::Path::new(&fork), "echo work > work");
+}
+
+/// Wherever gc was killed, the work of the fork is in the fork or in the trash, and comes back.
+#[test]
+fn gc_and_restore_killed_at_every_step() {
+    let treefork = Treefork::new();
+    let base = small_base(&treefork, "base");
+    let base = base.to_str().expect("UTF-8").to_owned();
+    let reap = ["gc", "--min-age", "0s", "--unmerged"];
+    // One whose server runs throughout, and that gc keeps.
+    treefork.ok(["create", &base, "--label", "other", "--keep"]);
+    orphan(&treefork, &base);
+    let there = numbered(&points(&treefork, &reap));
+    let back = numbered(&points(&treefork, &["restore", "a"]));
+    assert!(there.len() >= 3 && back.len() >= 3, "{there:?} {back:?}");
+    println!("gc is killed at {} points, restore at {}", there.len(), back.len());
+    let settled = |at: &str| {
+        treefork.ok(["gc", "--min-age", "1h"]);
+        if !labels(&treefork).contains(&"a".to_owned()) {
+            treefork.ok(["restore", "a"]);
+        }
+        let path = treefork.ok(["path", "a"]).text();
+        assert_eq!(treefork.env().sh(std::path::Path::new(&path), "cat work"), "work", "killed at {at}");
+        assert_eq!(listed(&treefork, "forks").len(), 2, "killed at {at}");
+        assert_eq!(listed(&treefork, "pending"), Vec::<String>::new(), "killed at {at}");
+        assert_eq!(crate::common::mounts::below(treefork.env().tree().path()).len(), 2, "killed at {at}");
+    };
+    for (name, n) in there {
+        kill_at(&treefork, &reap, &name, n);
+        settled(&format!("{name} {n} of gc"));
+    }
+    for (name, n) in back {
+        treefork.ok(reap);
+        kill_at(&treefork, &["restore", "a"], &name, n);
+        settled(&format!("{name} {n} of restore"));
+    }
+    treefork.ok(["remove", "a", "other"]);
+    assert_nothing_left(&treefork);
+}
+
+/// A power cut may take the marks of what is pending; the records say it too.
+#[test]
+fn marks_that_are_lost() {
+    let treefork = Treefork::new();
+    let base = small_base(&treefork, "base");
+    let base = base.to_str().expect("UTF-8").to_owned();
+    let stop_and_forget = || {
+        treefork.ok(["serve", "--stop"]);
+        for mark in listed(&treefork, "pending") {
+            fs::remove_file(treefork.env().store().join("pending").join(mark)).expect("ours");
+        }
+    };
+    let create = ["create", base.as_str(), "--label", "a"];
+    kill_at(&treefork, &create, "fork.made", 1);
+    stop_and_forget();
+    treefork.ok(create);
+    treefork.env().sh(treefork.ok(["path", "a"]).text().as_ref(), "echo work > work");
+    kill_at(&treefork, &["remove", "a"], "fork.removing", 1);
+    stop_and_forget();
+    treefork.ok(create);
+    treefork.ok(["remove", "a"]);
+    orphan(&treefork, &base);
+    treefork.ok(["gc", "--min-age", "0s", "--unmerged"]);
+    kill_at(&treefork, &["restore", "a"], "durable.sync_dir", 2);
+    stop_and_forget();
+    treefork.ok(["gc", "--min-age", "1h"]);
+    let path = treefork.command(["path", "a"]).done();
+    let path = if path.code() == 0 { path.text() } else { treefork.ok(["restore", "a"]).text() };
+    assert_eq!(treefork.env().sh(path.as_ref(), "cat work"), "work");
+    treefork.ok(["remove", "a"]);
     assert_nothing_left(&treefork);
 }
 

@@ -2,6 +2,7 @@
 
 mod again;
 mod concurrency;
+mod everywhere;
 mod format;
 mod gc;
 mod killed;

@@ -94,6 +94,32 @@ fn a_fork_in_use_is_not_removed() {
     assert_eq!(fs::read_to_string(base.join("file")).expect("readable"), "one\n");
 }
 
+/// A panic while the server answers a command is that command's failure; all forks live on, in the same server.
+#[test]
+fn a_panic_in_a_request_of_a_command_fails_that_one() {
+    let treefork = Treefork::new();
+    let base = small_base(&treefork, "base");
+    let base_text = base.to_str().expect("text");
+    // The rule goes to the server that this command starts; it counts the requests of all that come.
+    let create = ["create", base_text, "--label", "a", "--strategy", "overlay"];
+    treefork.command(create).env("TREEFORK_FAULT", "server.request:panic@9").ok();
+    let fork = treefork.ok(["path", "a"]).text();
+    let server = server_pid(&treefork);
+    let commands = [&["create", base_text, "--label", "x"][..], &["remove", "x"]];
+    let failed =
+        commands.iter().cycle().take(40).map(|args| treefork.command(*args).done()).find(|done| done.code() != 0);
+    let said = failed.expect("the ninth request comes").complaint();
+    assert!(said.contains("the server failed at this request"), "{said}");
+    assert_eq!(server_pid(&treefork), server);
+    assert_eq!(treefork.env().sh(fork.as_ref(), "echo more > file; cat file sub/deep"), "more\ntwo");
+    treefork.ok(["create", base_text, "--label", "b"]);
+    // Whatever the panic broke off is put right by now.
+    for fork in json(&treefork, &["list"]).as_array().expect("a list") {
+        treefork.ok(["remove", fork["id"].as_str().expect("an id")]);
+    }
+    assert_nothing_left(&treefork);
+}
+
 /// A file that was mapped and closed again is in use as well, by whoever still has the mapping.
 #[test]
 fn a_fork_in_use_by_a_mapping_alone_is_not_removed() {

@@ -153,26 +153,6 @@ fn one_that_is_read_only_can_be_looked_at() {
     treefork.ok(["--store", store, "serve", "--stop"]);
 }
 
-/// The same store on each file system that people have.
-#[test]
-fn on_every_file_system() {
-    let treefork = Treefork::new();
-    let base = small_base(&treefork, "base");
-    for image in [Image::ext4(16), Image::xfs(300), Image::btrfs(128), Image::new(crate::common::Fs::Tmpfs, 16)] {
-        let store = image.path().join("store");
-        let store = store.to_str().expect("UTF-8");
-        let fork = treefork.ok(["--store", store, "create", base.to_str().expect("UTF-8"), "--label", "a"]).text();
-        treefork.env().sh(std::path::Path::new(&fork), "cat sub/deep; echo new > sub/new; rm file; ls");
-        treefork.ok(["--store", store, "serve", "--stop"]);
-        treefork.ok(["--store", store, "path", "a"]);
-        let left = treefork.env().sh(std::path::Path::new(&fork), "ls . sub");
-        assert_eq!(left, ".:\nsub\n\nsub:\ndeep\nnew", "{store}");
-        treefork.ok(["--store", store, "remove", "a"]);
-        treefork.ok(["--store", store, "serve", "--stop"]);
-    }
-    assert!(base.join("file").exists(), "the base is as it was");
-}
-
 /// A socket's address has room for 108 bytes, a store's path for 4,096.
 #[test]
 fn at_the_end_of_a_long_path() {
