@@ -41,23 +41,25 @@ pub fn create_fork(
     request.wishes.hide.exclude.extend_from_slice(&settings.exclude);
     request.pre_merge.extend_from_slice(&settings.pre_merge);
     let mut created = forks.create(&request)?;
-    let record = &mut created.record;
     // One that was there already has had its own, unless it was never finished.
-    if settings.post_create.is_empty() || !record.post_create.is_empty() {
+    if settings.post_create.is_empty() || !created.record.post_create.is_empty() {
         return Ok(created);
     }
-    let hook = Hook { forks, record, name: "post_create", output, cancel: &request.wishes.cancel };
-    let set_up = hook.run(&settings.post_create).and_then(|()| {
-        record.post_create.clone_from(&settings.post_create);
-        record.write(&forks.store().fork(&record.id))
-    });
-    match set_up {
-        Ok(()) => Ok(created),
-        Err(e) => {
-            forks.remove(record.id.as_str(), true)?;
-            Err(e)
+    // Held while they run: who asks for the same fork meanwhile waits, and finds it set up or gone.
+    let Some(mut locked) = forks.lock(&created.record.id, "post_create")? else {
+        return Err(Error::new(Kind::NotFound, format!("the fork {} is gone", created.record.name())));
+    };
+    if locked.record.post_create.is_empty() {
+        let hook = Hook { forks, record: &locked.record, name: "post_create", output, cancel: &request.wishes.cancel };
+        if let Err(e) = hook.run(&settings.post_create) {
+            forks.finish_removal(locked)?;
+            return Err(e);
         }
+        locked.record.post_create.clone_from(&settings.post_create);
+        locked.record.write(&locked.dir)?;
     }
+    created.record = locked.record.clone();
+    Ok(created)
 }
 
 /// Runs the commands that decide whether a fork may be merged.

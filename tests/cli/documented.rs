@@ -112,6 +112,8 @@ fn every_exit_status_is_what_the_table_says() {
     ends("0", &["list"]);
     ends("1", &["show", "nothing"]);
     ends("2", &["create", base, "--label", "a/b"]);
+    ends("3", &["check", "x", "--path", "/etc/passwd"]);
+    ends("4", &["check", "x", "--path", &format!("{base}/file")]);
     ends("124", &["exec", "--timeout", "200ms", "x", "--", "sleep", "1000"]);
     ends("125", &["exec", "nothing", "--", "true"]);
     ends("126", &["exec", "x", "--", "./file"]);

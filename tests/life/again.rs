@@ -120,6 +120,30 @@ fn sixteen_at_once_get_one_fork() {
 }
 
 #[test]
+fn what_sets_a_fork_up_runs_once_however_many_ask() {
+    let treefork = Treefork::new();
+    let base = small_base(&treefork, "base");
+    fs::write(base.join(".treefork.toml"), "post_create = [\"sleep 0.2; echo x >> made\"]\n").expect("ours");
+    let base = base.to_str().expect("UTF-8");
+    let callers: Vec<_> = (0..8)
+        .map(|_| {
+            let mut command = treefork.command(["create", base, "--id", ID]);
+            std::thread::spawn(move || command.ok().text())
+        })
+        .collect();
+    for caller in callers {
+        let path = caller.join().expect("it succeeds");
+        // Whoever is answered finds it set up.
+        assert_eq!(fs::read_to_string(format!("{path}/made")).expect("set up"), "x\n");
+    }
+    // Where that fails nobody is answered, and nothing is left.
+    treefork.ok(["remove", ID]);
+    fs::write(format!("{base}/.treefork.toml"), "post_create = [\"exit 3\"]\n").expect("ours");
+    treefork.fails(1, ["create", base, "--id", ID]);
+    assert_eq!(listed(&treefork, "forks"), Vec::<String>::new());
+}
+
+#[test]
 fn what_a_killed_command_left_is_no_answer() {
     let treefork = Treefork::new();
     let base = small_base(&treefork, "base");
