@@ -8,6 +8,7 @@ mod chart;
 mod churn;
 mod cli;
 mod fanout;
+mod merge;
 mod place;
 mod report;
 mod subject;

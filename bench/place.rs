@@ -28,10 +28,7 @@ impl Place {
         let root = plan.dir.join(format!("treefork-bench-{}", std::process::id()));
         std::fs::create_dir_all(root.join("mnt")).expect("make the directory of the image");
         let place = Self { root, files: plan.files, smoke: plan.smoke };
-        let image = place.root.join("image");
-        File::create(&image).and_then(|file| file.set_len(IMAGE_GIB << 30)).expect("a sparse file");
-        run(Command::new("mkfs.ext4").args(["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"]).arg(&image));
-        run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(place.root.join("mnt")));
+        place.mount("image", "mnt");
         for dir in ["home", "forks", "bases"] {
             std::fs::create_dir(place.path(dir)).expect("the image is empty");
         }
@@ -39,6 +36,23 @@ impl Place {
         std::fs::write(place.path("home/.gitconfig"), config).expect("write");
         tree::repository(&place, &place.base(), plan.files);
         place
+    }
+
+    /// Makes an image and mounts it, both by their names in the root.
+    fn mount(&self, image: &str, point: &str) {
+        let (image, point) = (self.root.join(image), self.root.join(point));
+        std::fs::create_dir_all(&point).expect("make the mount point");
+        File::create(&image).and_then(|file| file.set_len(IMAGE_GIB << 30)).expect("a sparse file");
+        run(Command::new("mkfs.ext4").args(["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"]).arg(&image));
+        run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&point));
+    }
+
+    /// The root of another file system, made when it is first asked for.
+    pub(crate) fn elsewhere(&self) -> PathBuf {
+        if !self.root.join("other-image").exists() {
+            self.mount("other-image", "other");
+        }
+        self.root.join("other")
     }
 
     /// A path in the image.
@@ -87,6 +101,9 @@ impl Place {
     pub(crate) fn settle(&self) {
         let root = File::open(self.path("")).expect("the root of the image");
         rustix::fs::syncfs(&root).expect("sync");
+        if let Ok(other) = File::open(self.root.join("other")) {
+            rustix::fs::syncfs(&other).expect("sync");
+        }
     }
 }
 
@@ -96,9 +113,9 @@ impl Drop for Place {
             // Ends the server, and with it all mounts.
             let _ = self.command(BINARY).args(["serve", "--stop"]).status();
         }
-        let mnt = self.root.join("mnt");
         let mounted = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let below = |line: &str| line.split(' ').nth(4).map(PathBuf::from).filter(|point| point.starts_with(&mnt));
+        let below =
+            |line: &str| line.split(' ').nth(4).map(PathBuf::from).filter(|point| point.starts_with(&self.root));
         for point in mounted.lines().filter_map(below).collect::<Vec<_>>().iter().rev() {
             if !Command::new("umount").arg(point).status().is_ok_and(|status| status.success()) {
                 let _ = Command::new("umount").arg("-l").arg(point).status();
@@ -107,7 +124,10 @@ impl Drop for Place {
         if let Err(e) = std::fs::remove_file(self.root.join("image")) {
             eprintln!("cannot remove the image: {e}");
         }
-        let _ = std::fs::remove_dir(mnt).and_then(|()| std::fs::remove_dir(&self.root));
+        let _ = std::fs::remove_file(self.root.join("other-image"));
+        for dir in ["mnt", "other", ""] {
+            let _ = std::fs::remove_dir(self.root.join(dir));
+        }
     }
 }
 

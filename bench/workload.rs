@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::cli::Plan;
+use super::merge;
 use super::place::{Place, run};
 use super::report::{Metric, kib, ms};
 use super::subject::{Fork, Subject, has_command};
@@ -67,7 +68,12 @@ pub(crate) fn all(plan: &Plan) -> Vec<Workload> {
         Workload { name: "agents", rounds: [2, 2], suits: git, measure: agents },
         Workload { name: "fan-out", rounds: [1, 3], suits: fans, measure: fan_out },
         Workload { name: "make", rounds: [2, 3], suits: any, measure: make },
-        Workload { name: "merge", rounds: [3, 3], suits: |s| matches!(s.name(), "plain" | "treefork"), measure: merge },
+        Workload {
+            name: "merge",
+            rounds: [3, 3],
+            suits: |s| matches!(s.name(), "plain" | "treefork"),
+            measure: merge::measure,
+        },
         Workload { name: "many forks", rounds: [1, 1], suits: ours, measure: many_forks },
     ];
     let there = |workload: &Workload| workload.name != "merge" || has_command("merge");
@@ -305,35 +311,6 @@ fn make(place: &Place, subject: &dyn Subject) -> Measured {
         let nothing = timed(place, || shell(place, fork, "make -s -j2"));
         vec![ms("make -j2", all), ms("make, nothing to do", nothing)]
     })
-}
-
-/// Merging changed files; the plain directory has the same files copied into it.
-fn merge(place: &Place, subject: &dyn Subject) -> Measured {
-    let base = place.path("bases/parent");
-    let counts: &[usize] = if place.smoke { &[10, 500] } else { &[10, 1_000, 10_000] };
-    let mut measured = Vec::new();
-    for &count in counts {
-        tree::repository(place, &base, place.files);
-        let took = if subject.is_treefork() {
-            let fork = subject.create(place, &base, "bench");
-            churn::rewrite(&fork.path, place.files, count);
-            timed(place, || drop(place.treefork(["merge", "bench"])))
-        } else {
-            let changed = place.path("changed");
-            for i in 0..count {
-                let file = changed.join(tree::file(i));
-                std::fs::create_dir_all(file.parent().expect("below")).expect("mkdir");
-                std::fs::write(file, [b'r'; 2048]).expect("write");
-            }
-            let into = base.clone();
-            let took = timed(place, || run(Command::new("cp").arg("-a").arg(changed.join("src")).arg(&into)));
-            std::fs::remove_dir_all(&changed).expect("remove");
-            took
-        };
-        measured.push(ms(format!("merge {count} changed files"), took));
-        std::fs::remove_dir_all(&base).expect("remove");
-    }
-    measured
 }
 
 /// What a live fork costs the server that serves it, and whether making one takes longer when there are many.

@@ -1,0 +1,69 @@
+//! Merging many small files, against `cp -a` of the same files into the same tree: how long it takes until all of it is on
+//! the disk. The fork's store is on the file system of the base, and on another one.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use super::churn;
+use super::place::{Place, run};
+use super::report::{Metric, ms};
+use super::subject::Subject;
+use super::tree;
+
+/// The workload; the plain directory gets the files copied.
+pub(crate) fn measure(place: &Place, subject: &dyn Subject) -> Vec<Metric> {
+    let counts: &[usize] = if place.smoke { &[10, 500] } else { &[10, 1_000, 10_000] };
+    let base = place.path("bases/parent");
+    let mut measured = Vec::new();
+    for &count in counts {
+        let mut add = |what: &str, took| measured.push(ms(format!("merge {count} changed files{what}"), took));
+        if subject.is_treefork() {
+            add("", merged(place, &base, count, &place.store()));
+            add(", store elsewhere", merged(place, &base, count, &place.elsewhere().join("store")));
+        } else {
+            let took = copied(place, &base, count);
+            add("", took);
+            add(", store elsewhere", took);
+        }
+    }
+    measured
+}
+
+fn merged(place: &Place, base: &Path, count: usize, store: &Path) -> Duration {
+    let treefork = |args: &[&str]| {
+        let store = store.to_str().expect("text");
+        place.treefork([&["--store", store], args].concat())
+    };
+    tree::repository(place, base, place.files);
+    let fork = treefork(&["create", base.to_str().expect("text"), "--label", "bench"]);
+    churn::rewrite(fork.as_ref(), place.files, count);
+    let took = landed(place, || drop(treefork(&["merge", "bench"])));
+    treefork(&["serve", "--stop"]);
+    std::fs::remove_dir_all(base).expect("remove");
+    took
+}
+
+fn copied(place: &Place, base: &Path, count: usize) -> Duration {
+    tree::repository(place, base, place.files);
+    let changed = place.path("changed");
+    std::fs::create_dir_all(&changed).expect("mkdir");
+    for dir in 0..place.files {
+        let above = changed.join(tree::file(dir));
+        std::fs::create_dir_all(above.parent().expect("below")).expect("mkdir");
+    }
+    churn::rewrite(&changed, place.files, count);
+    let took = landed(place, || run(Command::new("cp").arg("-a").arg(changed.join("src")).arg(base)));
+    std::fs::remove_dir_all(&changed).expect("remove");
+    std::fs::remove_dir_all(base).expect("remove");
+    took
+}
+
+/// How long something takes, everything brought to the disk included.
+fn landed(place: &Place, act: impl FnOnce()) -> Duration {
+    place.settle();
+    let start = Instant::now();
+    act();
+    place.settle();
+    start.elapsed()
+}
