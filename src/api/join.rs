@@ -47,10 +47,6 @@ pub fn merge_fork(
         hooks::pre_merge(forks, &locked.record, pre_merge, &options.cancel)?;
     }
     let source = source(store, &locked.record)?;
-    let first = merge::plan(&source, options)?;
-    if !first.conflicts.is_empty() {
-        return Ok(Landing { record: locked.record, plan: first, merged: false, removed: false });
-    }
     refuse_if_used(&locked)?;
     forks.settle_locked(&mut locked)?;
     forks.begin_merge(&mut locked)?;
@@ -72,6 +68,9 @@ pub fn merge_fork(
         if let Some(written) = Record::read(&locked.dir)? {
             // Where the merge landed, it has recorded from which layer on the fork reads.
             locked.record.born = written.born;
+        }
+        if let Some(commit) = outcome.base_ref {
+            locked.record.base_ref = Some(commit);
         }
         forks.end_merge(&mut locked)?;
     }
@@ -106,7 +105,7 @@ pub fn source(store: &Store, record: &Record) -> Result<Source> {
 /// Undoes or finishes merges that were broken off, and lets their forks go on or go; what was found. Cheap where there
 /// are none.
 pub fn recover(store: &Store) -> Result<Vec<Recovered>> {
-    let found = merge::recover(&store.bases())?;
+    let found = merge::recover(&store.bases(), &|layer| preserved::withdraw(store, layer))?;
     for recovered in &found {
         let forks = Forks::unrecovered(store.clone());
         let Some(id) = recovered.fork.parse().ok() else { continue };
@@ -144,7 +143,7 @@ fn goes_on(store: &Store, locked: &mut Locked) {
 
 /// A fork that somebody works in does not stand still.
 fn refuse_if_used(locked: &Locked) -> Result<()> {
-    let users = fork::users(&locked.dir)?;
+    let users = fork::users_quickly(&locked.dir)?;
     if users.is_empty() {
         return Ok(());
     }

@@ -14,6 +14,7 @@ use super::output::{self, Context, counted};
 use crate::api::source;
 use crate::error::Result;
 use crate::merge::{self, Content, Entry, ObjectType};
+use crate::sys::Time;
 
 /// Arguments of `diff`.
 #[derive(Args)]
@@ -103,10 +104,16 @@ fn link_modes(entry: &Entry) -> String {
 fn git_knows(entry: &Entry, same_content: bool) -> bool {
     match (entry.kind, entry.mode) {
         _ if entry.from.is_some() => true,
+        _ if entry.mtime.is_some() => false,
         (ObjectType::File, (Some(old), Some(new))) if same_content => (old ^ new) & 0o100 != 0,
         (ObjectType::File | ObjectType::Symlink, _) => true,
         (ObjectType::Directory | ObjectType::Special, _) => false,
     }
+}
+
+/// A time to the nanosecond, as `touch -d` takes it.
+fn moment(time: Time) -> String {
+    format!("@{}.{:09}", time.sec, time.nsec)
 }
 
 /// One change as `git apply` and a person can read it. What git does not know (an empty directory, permissions, special
@@ -120,6 +127,9 @@ fn unified(entry: &Entry, before: &Content, after: &Content) -> Vec<u8> {
         // What a file leaves behind is a deletion of its own.
         let what = if entry.kind == ObjectType::Directory { "rename" } else { "copy" };
         let _ = writeln!(text, "{what} from {from}\n{what} to {to}");
+    }
+    if let Some((old, new)) = entry.mtime {
+        let _ = writeln!(text, "old time {}\nnew time {}", moment(old), moment(new));
     }
     if before == after {
         return text.into_bytes();

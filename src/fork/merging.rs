@@ -3,7 +3,7 @@
 
 use super::forks::{Forks, Locked};
 use super::{Record, State, pending};
-use crate::error::Result;
+use crate::error::{Kind, Result};
 use crate::server::Client;
 use crate::strategy::{self, Way};
 
@@ -32,7 +32,11 @@ impl Forks {
     /// Brings a locked fork back into use after a merge that it outlives.
     pub fn end_merge(&self, locked: &mut Locked) -> Result<()> {
         locked.record.enter(State::Live, &locked.dir)?;
-        self.revive(&locked.record)?;
+        match self.revive(&locked.record) {
+            // Where its base is gone it shows nothing, before the merge and after it; what it holds is still there.
+            Err(e) if e.kind() == Kind::NotFound && !locked.record.base.path.exists() => {}
+            other => other?,
+        }
         pending::remove(self.store(), &locked.record.id);
         Ok(())
     }

@@ -31,7 +31,7 @@ pub use owner::Owner;
 pub use record::{Base, RECORD, Record, State, now};
 pub use recover::mounted;
 pub use store::Store;
-pub use users::{User, users};
+pub use users::{User, users, users_quickly};
 
 /// The name of the lock in a fork's directory.
 const LOCK: &str = "lock";

@@ -7,13 +7,16 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+
 use super::forks::Forks;
-use super::{Base, Id, Record, State, find, trash};
+use super::{Base, Id, Record, State, Store, find, trash};
 use crate::durable::{CancelToken, FileLock, Wait, sync_dir};
 use crate::error::{Context, Result};
-use crate::layer::preserved::Keeper;
+use crate::layer::preserved::{self, Keeper};
 use crate::server::Client;
 use crate::strategy::Way;
+use crate::sys::open_root;
 
 /// The name of the directory of all preserved layers, in a base's.
 pub const PRESERVED: &str = "preserved";
@@ -81,6 +84,15 @@ impl Keeper for Siblings<'_> {
         self.readers()?.iter().try_for_each(|record| client.expect(record.id.as_str(), layer).map(|_| ()))
     }
 
+    fn next(&self, base_dir: &Path) -> Result<Option<PathBuf>> {
+        let next = || base_dir.join(PRESERVED).join((youngest(base_dir) + 1).to_string());
+        Ok((!self.readers()?.is_empty()).then(next))
+    }
+
+    fn withdraw(&self, layer: &Path) -> Result<()> {
+        withdraw(self.forks.store(), layer)
+    }
+
     fn complete(&self, base_dir: &Path, begun: &Path) -> Result<()> {
         let layer = base_dir.join(PRESERVED).join((youngest(base_dir) + 1).to_string());
         fs::rename(begun, &layer).context("cannot publish the layer", &layer)?;
@@ -101,6 +113,22 @@ impl Keeper for Siblings<'_> {
         }
         record.write(&dir)
     }
+}
+
+/// Withdraws a layer whose merge was undone: every fork that reads through it reads in the base again. Nothing to do where
+/// the merge was undone before it was made.
+pub fn withdraw(store: &Store, layer: &Path) -> Result<()> {
+    let dir = match open_root(layer) {
+        Err(Errno::NOENT) => return Ok(()),
+        other => other.context("cannot open the layer", layer)?,
+    };
+    let client = Client::new(store.root());
+    for (_, record) in find::all(store)? {
+        if let Ok(record) = record {
+            client.withdraw(record.id.as_str(), layer)?;
+        }
+    }
+    preserved::empty(&dir).context("cannot empty the layer", layer)
 }
 
 impl Forks {

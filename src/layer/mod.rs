@@ -12,6 +12,7 @@ pub mod ledger;
 pub mod manifest;
 pub mod marks;
 pub mod origins;
+pub mod ours;
 pub mod preserved;
 pub mod resolve;
 pub mod staging;

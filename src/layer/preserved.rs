@@ -13,6 +13,7 @@
 //! merge changes anything.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -22,9 +23,11 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
+use super::staging::remove_tree;
 use super::tree::Layer;
 use crate::error::Result;
-use crate::sys::{At, Ident, Stat, calls};
+use crate::sys::calls::{self, Dir};
+use crate::sys::{At, Ident, Stat};
 
 /// The name of the directory that a store keeps for a base with this path (canonical) and root.
 ///
@@ -75,6 +78,19 @@ pub fn read_overrides(dir: &OwnedFd) -> std::result::Result<HashMap<Ident, Stat>
     Ok(overrides)
 }
 
+/// Takes everything out of a layer but its attributes.
+pub fn empty(dir: &OwnedFd) -> std::result::Result<(), Errno> {
+    let tree = At::new(dir, TREE).open(OFlags::RDONLY | OFlags::DIRECTORY)?;
+    for entry in Dir::read_from(&tree)? {
+        let entry = entry?;
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if name != "." && name != ".." {
+            remove_tree(At::new(&tree, name))?;
+        }
+    }
+    calls::fsync(&tree)
+}
+
 /// Whoever knows which forks read through a base, and gives a merge the place for what it has to preserve.
 pub trait Keeper {
     /// An empty directory for a layer; `None` where no other fork reads through the base. `base` is the directory that
@@ -84,6 +100,13 @@ pub trait Keeper {
     /// The attributes in that directory are complete. From now on objects get one more name, which changes their change
     /// time and their count of names: the forks go on showing what the attributes say.
     fn expect(&self, layer: &Path) -> Result<()>;
+
+    /// Where the next layer will be; `None` where no other fork reads through the base.
+    fn next(&self, base: &Path) -> Result<Option<PathBuf>>;
+
+    /// The merge that this layer was made for was undone: everything in it stands in the base again. The forks read there,
+    /// and nothing but its attributes is left of the layer, when this returns.
+    fn withdraw(&self, layer: &Path) -> Result<()>;
 
     /// The layer in that directory is complete and synced: the forks read through it when this returns.
     fn complete(&self, base: &Path, layer: &Path) -> Result<()>;
@@ -103,6 +126,14 @@ impl Keeper for Nobody {
     }
 
     fn expect(&self, _: &Path) -> Result<()> {
+        Ok(())
+    }
+
+    fn next(&self, _: &Path) -> Result<Option<PathBuf>> {
+        Ok(None)
+    }
+
+    fn withdraw(&self, _: &Path) -> Result<()> {
         Ok(())
     }
 

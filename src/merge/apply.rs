@@ -7,14 +7,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::journal::{Journal, Phase, Settle, Times};
 use super::parent::Parent;
 use super::plan::{Conflict, Plan};
 use super::preserve::preserve;
-use super::replay::{Replay, Stop, remove_stage};
+use super::replay::{Replay, Stop, Upper, remove_stage};
 use super::repository::Repository;
 use super::stage::{Layout, nowhere, places};
 use super::table::Reason;
@@ -24,7 +24,7 @@ use crate::error::{Context, Error, Kind, Result};
 use crate::layer::preserved::{self, Keeper};
 use crate::names::RelPath;
 use crate::sys::calls::{self, Dir};
-use crate::sys::{At, Stat, mount_id, open_root, reopen};
+use crate::sys::{Stat, Time, mount_id, open_root, reopen};
 
 /// What came of a merge.
 #[derive(Debug)]
@@ -35,6 +35,8 @@ pub struct Outcome {
     pub landed: bool,
     /// Everything of the fork is in the parent, so that it can go.
     pub complete: bool,
+    /// The commit that both sides are at by now, where git was part of it: a fork that goes on counts from there.
+    pub base_ref: Option<String>,
 }
 
 /// A merge that had been broken off, and what was made of it.
@@ -84,12 +86,12 @@ pub fn merge(
     let _other = exclude_other_stores(&root)?;
     sweep(&store)?;
     if let Some(journal) = Journal::read(&store)? {
-        resume(journal, &store)?;
+        resume(journal, &store, &|layer| keeper.withdraw(layer))?;
     }
     let prepared = prepare(source, options)?;
     prepared.check_idle()?;
     let Prepared { parent, repository, mut plan, git, elsewhere } = prepared;
-    let nothing = |plan: Plan, complete| Ok(Outcome { plan, landed: false, complete });
+    let nothing = |plan: Plan, complete| Ok(Outcome { plan, landed: false, complete, base_ref: None });
     if !plan.conflicts.is_empty() {
         return nothing(plan, false);
     }
@@ -109,7 +111,11 @@ pub fn merge(
         elsewhere,
     };
     match job.run(&plan) {
-        Ok(()) => Ok(Outcome { plan, landed: true, complete }),
+        Ok(()) => {
+            let common = |git: &super::gitstep::GitStep| repository.as_ref().map(|repository| git.common(repository));
+            let base_ref = job.git.as_ref().and_then(common).transpose()?.flatten();
+            Ok(Outcome { plan, landed: true, complete, base_ref })
+        }
         Err(Stop::Failed(error)) => Err(error),
         Err(Stop::Changed(path)) => {
             let fork = source.path.join(&path);
@@ -179,6 +185,8 @@ impl Job<'_> {
             upper: self.source.upper_path.clone(),
             stage: PathBuf::new(),
             index_lock: false,
+            since: Time::of_changes(),
+            layer: PathBuf::new(),
             phase: Phase::Staging,
             taken: Vec::new(),
             left: Vec::new(),
@@ -199,6 +207,7 @@ impl Job<'_> {
         let take = !self.stays && !self.elsewhere && self.source.manifest.is_none() && self.same_mount(place);
         let layout = Layout::new(self.source, &plan.steps, take)?;
         journal.stage = place.to_path_buf();
+        journal.layer = self.keeper.next(self.store)?.unwrap_or_default();
         journal.taken.clone_from(&layout.taken);
         journal.left.clone_from(&layout.left);
         journal.times = layout.times(self.source, self.parent, &plan.steps)?;
@@ -221,7 +230,9 @@ impl Job<'_> {
         (layout, stage): (Layout, std::os::fd::OwnedFd),
     ) -> std::result::Result<(), Stop> {
         let (parent, repository, store) = (self.parent, self.repository, self.store);
-        let mut replay = Replay { parent, repository, stage, store, journal };
+        let upper = Upper::open(&journal.upper).context("cannot open the upper layer", &journal.upper)?;
+        let withdraw = |layer: &Path| self.keeper.withdraw(layer);
+        let mut replay = Replay { parent, repository, stage, upper, store, withdraw: &withdraw, journal };
         let done = self.prepare_and_land(&mut replay, &layout);
         match done {
             // Whatever fails now is cleared up by the next command: the parent is new.
@@ -232,10 +243,14 @@ impl Job<'_> {
                 if let (Some(_), Some(repository)) = (&self.git, repository) {
                     repository.refresh();
                 }
+                if self.stays {
+                    replay.journal.note_span();
+                }
                 Ok(())
             }
             Err(stop) => {
                 replay.undo()?;
+                replay.journal.note_span();
                 Err(stop)
             }
         }
@@ -284,8 +299,11 @@ impl Job<'_> {
     }
 }
 
+/// Has forks read past the layer that was preserved for them by a merge which is undone, and empties it.
+pub(super) type Withdraw<'a> = &'a dyn Fn(&Path) -> Result<()>;
+
 /// Undoes or finishes every merge that was broken off. A parent that somebody is merging into right now is left alone.
-pub fn recover(bases: &Path) -> Result<Vec<Recovered>> {
+pub fn recover(bases: &Path, withdraw: Withdraw<'_>) -> Result<Vec<Recovered>> {
     let mut recovered = Vec::new();
     let dir = match open_root(bases).and_then(|root| reopen(root.as_fd(), OFlags::RDONLY)) {
         Err(Errno::NOENT) => return Ok(recovered),
@@ -299,7 +317,7 @@ pub fn recover(bases: &Path) -> Result<Vec<Recovered>> {
         }
         let store = bases.join(name);
         // One base that cannot be brought in order must not stop work on the others; whoever merges into it is told.
-        match recover_base(&store) {
+        match recover_base(&store, withdraw) {
             Ok(one) => recovered.extend(one),
             Err(e) => log::warn!("a merge was broken off and can be neither undone nor finished: {e}"),
         }
@@ -307,21 +325,22 @@ pub fn recover(bases: &Path) -> Result<Vec<Recovered>> {
     Ok(recovered)
 }
 
-fn recover_base(store: &Path) -> Result<Option<Recovered>> {
+fn recover_base(store: &Path, withdraw: Withdraw<'_>) -> Result<Option<Recovered>> {
     // Cheap when there is nothing to do, which is nearly always.
-    let journal = store.join(super::journal::FILE);
-    if At::new(&CWD, &journal).try_stat().context("cannot look at", &journal)?.is_none() {
+    if !Journal::exists(store)? {
         return Ok(None);
     }
     let _lock = match FileLock::acquire(&lock_path(store), "recovery of a merge", Wait::No) {
         Err(e) if e.kind() == Kind::Locked => return Ok(None),
         other => other?,
     };
-    Journal::read(store)?.map(|journal| resume(journal, store)).transpose()
+    Journal::read(store)?.map(|journal| resume(journal, store, withdraw)).transpose()
 }
 
 /// Undoes or finishes a merge that was broken off; under the lock.
-fn resume(journal: Journal, store: &Path) -> Result<Recovered> {
+fn resume(mut journal: Journal, store: &Path, withdraw: Withdraw<'_>) -> Result<Recovered> {
+    // What others did since it was broken off is theirs.
+    journal.since = Time::of_changes();
     let parent = Parent::open(&journal.parent)?;
     if parent.stat.ident() != journal.root {
         let what = "a merge was broken off, and another directory is now at";
@@ -343,7 +362,9 @@ fn resume(journal: Journal, store: &Path) -> Result<Recovered> {
         Journal::close(store)?;
         return Ok(recovered);
     };
-    let mut replay = Replay { parent: &parent, repository: repository.as_ref(), stage, store, journal };
+    let upper = Upper::open(&journal.upper).context("cannot open the upper layer", &journal.upper)?;
+    let repository = repository.as_ref();
+    let mut replay = Replay { parent: &parent, repository, stage, upper, store, withdraw, journal };
     match replay.journal.phase {
         Phase::Landed => replay.finish()?,
         Phase::Ready if replay.touched().is_some() => {
@@ -359,6 +380,7 @@ fn resume(journal: Journal, store: &Path) -> Result<Recovered> {
         }
         Phase::Staging | Phase::Ready => replay.undo()?,
     }
+    replay.journal.note_span();
     Ok(recovered)
 }
 

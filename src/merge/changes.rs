@@ -12,7 +12,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
-use rustix::fs::OFlags;
+use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
 use super::Os;
@@ -177,9 +177,13 @@ impl Walk<'_> {
 
     /// Collects the old places of renamed directories: what stands there now is none of the base's.
     fn find_moved(&mut self, dir: &OwnedFd, path: &RelPath) -> Os<()> {
-        for name in names(dir)? {
+        for (name, kind) in typed_names(dir)? {
             let at = At::new(dir, &name);
-            if !at.stat()?.is_dir() {
+            let is_dir = match kind {
+                FileType::Unknown => at.stat()?.is_dir(),
+                kind => kind == FileType::Directory,
+            };
+            if !is_dir {
                 continue;
             }
             let path = path.join(&name);
@@ -362,15 +366,20 @@ pub(crate) fn is_dir(mode: u32) -> bool {
 
 /// The names in a directory, in the order of their bytes.
 pub(crate) fn names(dir: &OwnedFd) -> Os<Vec<OsString>> {
+    Ok(typed_names(dir)?.into_iter().map(|(name, _)| name).collect())
+}
+
+/// The names in a directory, in the order of their bytes, with the types that the listing gives.
+fn typed_names(dir: &OwnedFd) -> Os<Vec<(OsString, FileType)>> {
     let mut names = Vec::new();
     for entry in Dir::read_from(dir)? {
         let entry = entry?;
         let name = entry.file_name().to_bytes();
         if name != b"." && name != b".." {
-            names.push(OsStr::from_bytes(name).to_os_string());
+            names.push((OsStr::from_bytes(name).to_os_string(), entry.file_type()));
         }
     }
-    names.sort_unstable();
+    names.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
     Ok(names)
 }
 

@@ -73,7 +73,7 @@ impl Combiner<'_> {
             Content::Theirs if mode == there.mode => return Ok(Combined::Nothing),
             Content::Ours => match &put.index {
                 Some(name) => (Make::Index { name: name.clone(), mode: other_mode }, Action::Edit),
-                None => (Make::Upper { path: change.path.clone(), mode: other_mode }, Action::Edit),
+                None => (Make::Upper { path: change.path.clone(), stat: put.stat, mode: other_mode }, Action::Edit),
             },
             Content::Theirs => {
                 let bytes = self.parent.with(lower, read_all)?;
@@ -109,8 +109,12 @@ impl Combiner<'_> {
         if !put.stat.is_file() || !there.is_file() || sizes.iter().any(|&size| size > text::LIMIT) {
             return Ok(None);
         }
-        let Some(ancestor) = self.ancestor(was, lower)? else { return Ok(None) };
         let ours = self.ours(change, put, read_all)?;
+        // The fork changed attributes or times alone: the content is what it found.
+        if was.content.is_some_and(|content| content == Digest::of(&ours)) {
+            return Ok(Some(Content::Theirs));
+        }
+        let Some(ancestor) = self.ancestor(was, lower)? else { return Ok(None) };
         let theirs = self.parent.with(lower, read_all)?;
         Ok(text::merge(&ancestor, &ours, &theirs).map(|merged| {
             if merged == ours {

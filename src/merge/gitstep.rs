@@ -7,23 +7,28 @@
 //!
 //! Nothing of the fork's configuration is read and no hook runs; commits come over byte by byte.
 
+mod branches;
 mod index;
+mod refs;
+mod still;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use branches::Scene;
 use index::lock_index;
 pub(crate) use index::unlock_index;
+use still::Still;
+pub(crate) use still::file_of;
 
 use super::Source;
 use super::changes::{Changes, What};
 use super::journal::Op;
 use super::parent::Parent;
 use super::preserve::Touch;
-use super::repository::{Repository, finish, output};
+use super::repository::Repository;
 use super::view::View;
 use crate::error::{Context, Error, Kind, Result};
 use crate::names::RelPath;
@@ -37,6 +42,8 @@ pub(crate) struct GitStep {
     head: Option<(String, String)>,
     /// The fork's index, where the parent's is to take over what it says; and the tree both came from.
     index: Option<(PathBuf, Option<String>)>,
+    /// The commit that the fork is at.
+    at: Option<String>,
     /// The git directory is in the parent's tree, so that its index can be locked and is preserved for others.
     inside: bool,
 }
@@ -77,8 +84,10 @@ impl GitStep {
         let mut step = Self { inside: true, ..Self::default() };
         if ["HEAD", "refs", "packed-refs"].iter().any(|part| touched(part)) {
             let fork = ForkRefs::read(source, changes, parent)?;
-            step.branches(repository, source, &fork, say)?;
-            step.head(repository, source, &fork, say)?;
+            let scene = Scene::new(repository, source, &fork, Still::new(parent, changes))?;
+            step.branches(&scene, say)?;
+            step.head(repository, source, &fork, scene.follows, say)?;
+            step.at = fork.commit();
         }
         let index = Repository::fork_file(source, "index");
         let unmoved = repository.commit("HEAD")? == source.base_ref;
@@ -89,61 +98,26 @@ impl GitStep {
         Ok((!idle).then_some(step))
     }
 
-    fn branches(&mut self, repo: &Repository, source: &Source, fork: &ForkRefs, say: &mut Vec<String>) -> Result<()> {
-        let ours = repo.all_refs()?;
-        let head = repo.read_head()?;
-        let elsewhere = repo.checked_out_elsewhere()?;
-        for (name, new) in &fork.refs {
-            let carried = ["refs/heads/", "refs/tags/", "refs/notes/"].iter().any(|kind| name.starts_with(kind));
-            if (!carried && name != "refs/stash") || !fork.written.contains(name) {
-                continue;
-            }
-            let old = ours.get(name);
-            if old == Some(new) {
-                continue;
-            }
-            let short = name.strip_prefix("refs/heads/").unwrap_or(name);
-            let is_branch = name.starts_with("refs/heads/");
-            let moves_on = match old {
-                None => true,
-                Some(_) if !is_branch => false,
-                Some(old) if repo.is_ancestor(source, new, old)? => continue,
-                // Rewritten in the fork (amended, rebased) while the parent stood still: the old one is in the reflog.
-                Some(old) if head == format!("ref: {name}") && Some(old) == source.base_ref.as_ref() => true,
-                Some(old) => repo.is_ancestor(source, old, new)?,
-            };
-            if moves_on && name != "refs/stash" && !elsewhere.contains(name) {
-                let verb = if old.is_some() { "advances" } else { "is new" };
-                say.push(format!("{short} {verb}, at {}", &new[..new.len().min(12)]));
-                self.refs.push((name.clone(), old.cloned(), new.clone()));
-            } else {
-                let below = short.strip_prefix("refs/").unwrap_or(short);
-                let aside = format!("refs/treefork/{}/{below}", source.id);
-                if ours.get(&aside) != Some(new) {
-                    say.push(format!("{short} has moved in the parent; the fork's commits land as {aside}"));
-                    self.refs.push((aside.clone(), ours.get(&aside).cloned(), new.clone()));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn head(&mut self, repo: &Repository, source: &Source, fork: &ForkRefs, say: &mut Vec<String>) -> Result<()> {
+    /// `HEAD` goes where the fork's is, if it `follows`: the parent is at the commit that the fork found, and nobody has
+    /// set it meanwhile.
+    fn head(
+        &mut self,
+        repo: &Repository,
+        source: &Source,
+        fork: &ForkRefs,
+        follows: bool,
+        say: &mut Vec<String>,
+    ) -> Result<()> {
         let ours = repo.read_head()?;
         if fork.head == ours {
             return Ok(());
         }
-        let unmoved = repo.commit("HEAD")? == source.base_ref;
-        let lands = |name: &str| match self.refs.iter().find(|(n, ..)| n == name) {
-            Some(_) => true,
-            None => repo.read_ref(name).is_ok_and(|value| value.as_ref() == fork.refs.get(name)),
-        };
         match (fork.head.strip_prefix("ref: "), ours.strip_prefix("ref: ")) {
-            (Some(branch), _) if unmoved && lands(branch) => {
+            (Some(branch), _) if follows && self.lands(repo, fork) => {
                 say.push(format!("HEAD goes to {branch}, as in the fork"));
                 self.head = Some((ours, fork.head.clone()));
             }
-            (None, None) if unmoved => {
+            (None, None) if follows => {
                 say.push(format!("detached HEAD goes to {}", fork.head));
                 self.head = Some((ours, fork.head.clone()));
             }
@@ -156,6 +130,12 @@ impl GitStep {
             _ => say.push("HEAD stays where it is in the parent".to_owned()),
         }
         Ok(())
+    }
+
+    /// The commit that a fork which goes on was made from, so to speak: the one that both sides are at after landing.
+    pub(crate) fn common(&self, repository: &Repository) -> Result<Option<String>> {
+        let ours = repository.commit("HEAD")?;
+        Ok(self.at.clone().filter(|_| self.at == ours))
     }
 
     /// Whether the index is locked meanwhile.
@@ -214,6 +194,19 @@ impl GitStep {
 }
 
 impl ForkRefs {
+    /// Whether `HEAD` is on this branch.
+    fn is_on(&self, name: &str) -> bool {
+        self.head.strip_prefix("ref: ") == Some(name)
+    }
+
+    /// The commit that `HEAD` leads to.
+    fn commit(&self) -> Option<String> {
+        match self.head.strip_prefix("ref: ") {
+            Some(name) => self.refs.get(name).cloned(),
+            None => Some(self.head.clone()).filter(|head| is_id(head)),
+        }
+    }
+
     pub(super) fn read(source: &Source, changes: &Changes, parent: &Parent) -> Result<Self> {
         let view = View::new(source, parent, changes);
         let cannot = "cannot read the fork's refs at";
@@ -268,89 +261,4 @@ fn collect(view: &View<'_>, dir: &RelPath, found: &mut Vec<(RelPath, Vec<u8>)>) 
 /// Whether this is the hexadecimal name of an object (SHA-1 or SHA-256).
 fn is_id(text: &str) -> bool {
     matches!(text.len(), 40 | 64) && text.bytes().all(|b| b.is_ascii_hexdigit())
-}
-
-impl Repository {
-    /// The commit that a revision names.
-    pub(crate) fn commit(&self, revision: &str) -> Result<Option<String>> {
-        let revision = format!("{revision}^{{commit}}");
-        let output = output(&mut self.git.command(["rev-parse", "--verify", "--quiet", &revision]), &[])?;
-        let text = String::from_utf8_lossy(&output.stdout).trim_end().to_owned();
-        Ok(output.status.success().then_some(text))
-    }
-
-    /// The text of `HEAD`: `ref: NAME` or a commit.
-    pub(crate) fn read_head(&self) -> Result<String> {
-        let path = self.repo.git_dir.join("HEAD");
-        Ok(fs::read_to_string(&path).context("cannot read", &path)?.trim_end().to_owned())
-    }
-
-    /// The object that a ref names.
-    pub(crate) fn read_ref(&self, name: &str) -> Result<Option<String>> {
-        let output = output(&mut self.git.command(["rev-parse", "--verify", "--quiet", name]), &[])?;
-        let text = String::from_utf8_lossy(&output.stdout).trim_end().to_owned();
-        Ok(output.status.success().then_some(text))
-    }
-
-    pub(super) fn all_refs(&self) -> Result<BTreeMap<String, String>> {
-        let text = self.git.run(["for-each-ref", "--format=%(objectname) %(refname)"])?;
-        let text = String::from_utf8_lossy(&text).into_owned();
-        let pairs = text.lines().filter_map(|line| line.split_once(' '));
-        Ok(pairs.map(|(id, name)| (name.to_owned(), id.to_owned())).collect())
-    }
-
-    /// Branches that other work trees of the repository are on.
-    fn checked_out_elsewhere(&self) -> Result<BTreeSet<String>> {
-        let text = self.git.run(["worktree", "list", "--porcelain"])?;
-        let text = String::from_utf8_lossy(&text).into_owned();
-        // The first block is the main work tree, which is the parent.
-        let others = text.split("\n\n").skip(1).flat_map(str::lines);
-        Ok(others.filter_map(|line| line.strip_prefix("branch ")).map(str::to_owned).collect())
-    }
-
-    pub(super) fn is_ancestor(&self, source: &Source, old: &str, new: &str) -> Result<bool> {
-        let mut command = self.with_fork_objects(source, &["merge-base", "--is-ancestor", old, new]);
-        // An error (no such commit) is no proof of anything.
-        Ok(output(&mut command, &[])?.status.success())
-    }
-
-    /// Sets a ref, if it is what it should be.
-    pub(crate) fn update_ref(&self, name: &str, before: Option<&str>, after: Option<&str>, fork: &str) -> Result<()> {
-        let message = format!("treefork: merge of {fork}");
-        let before = before.unwrap_or("");
-        match after {
-            Some(after) => self.git.run(["update-ref", "--create-reflog", "-m", &message, name, after, before])?,
-            None => self.git.run(["update-ref", "-d", "-m", &message, name, before])?,
-        };
-        Ok(())
-    }
-
-    /// Sets `HEAD` to `ref: NAME` or to a commit.
-    pub(crate) fn set_head(&self, to: &str, fork: &str) -> Result<()> {
-        let message = format!("treefork: merge of {fork}");
-        match to.strip_prefix("ref: ") {
-            Some(name) => self.git.run(["symbolic-ref", "-m", &message, "HEAD", name])?,
-            None => self.git.run(["update-ref", "--no-deref", "-m", &message, "HEAD", to])?,
-        };
-        Ok(())
-    }
-
-    /// Copies what these objects lead to and the parent lacks, as one pack, and checks that nothing is missing.
-    fn import(&self, source: &Source, wanted: &BTreeSet<String>) -> Result<()> {
-        if wanted.is_empty() {
-            return Ok(());
-        }
-        let mut revisions: Vec<String> = wanted.iter().cloned().collect();
-        revisions.extend(self.all_refs()?.values().map(|id| format!("^{id}")));
-        revisions.extend(self.commit("HEAD")?.map(|id| format!("^{id}")));
-        let mut input = revisions.join("\n").into_bytes();
-        input.push(b'\n');
-        let pack = finish(&mut self.with_fork_objects(source, &["pack-objects", "--revs", "--stdout", "-q"]), &input)?;
-        // The number of objects stands in the header of a pack, after "PACK" and the version.
-        if pack.get(8..12).is_some_and(|count| count != [0; 4]) {
-            finish(&mut self.git.command(["index-pack", "--stdin"]), &pack)?;
-        }
-        let check = ["rev-list", "--objects", "--quiet", "--stdin"];
-        finish(&mut self.git.command(check), &input).map(drop)
-    }
 }

@@ -1,21 +1,26 @@
 //! The journal of a merge: everything that whoever comes after a crash needs in order to undo or finish it.
 //!
-//! One file per parent in the store, written three times: before anything is made, before the first rename into the
-//! parent, and when the last one is done. Each step names the objects it moves by number and birth time, so that looking
+//! One file per parent in the store, written twice: before anything is made, and before the first rename into the parent.
+//! When the last one is done it gets another name. Each step names the objects it moves by number and birth time, so that looking
 //! at where they are tells whether it was taken.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::CWD;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::durable;
 use crate::error::{Context, Result};
+use crate::layer::ours::{self, Span};
 use crate::names::RelPath;
-use crate::sys::{Ident, Stat, Time, calls};
+use crate::sys::{At, Ident, Stat, Time, calls, open_root};
 
 /// The name of the journal in the directory that the store keeps for the parent.
-pub(crate) const FILE: &str = "journal.json";
+const FILE: &str = "journal.json";
+/// Its name once the parent is new.
+const LANDED: &str = "landed.json";
 
 /// How far the merge is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,16 +70,30 @@ pub(crate) struct Attributes {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Bytes(#[serde(with = "crate::names::json")] pub(crate) OsString);
 
-/// One step in the parent. A slot is the name of an object in the stage.
+/// One step in the parent. A slot is the name of an object in the stage. What is `direct` stands at the same path in the
+/// fork's upper instead, and what it replaces goes there.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Op {
     /// The object at `path` goes to the slot.
     Detach { path: RelPath, slot: String, seen: Seen },
     /// The object in the slot changes places with the one at `path`.
-    Swap { path: RelPath, slot: String, old: Seen, new: Seen },
+    Swap {
+        path: RelPath,
+        slot: String,
+        old: Seen,
+        new: Seen,
+        #[serde(default)]
+        direct: bool,
+    },
     /// The object in the slot goes to `path`, where nothing is.
-    Attach { path: RelPath, slot: String, new: Seen },
+    Attach {
+        path: RelPath,
+        slot: String,
+        new: Seen,
+        #[serde(default)]
+        direct: bool,
+    },
     /// The directory at `path` gets other attributes.
     Attributes { path: RelPath, before: Attributes, after: Attributes },
     /// A ref of the parent's repository changes; `None` is "there is none".
@@ -125,6 +144,12 @@ pub(crate) struct Journal {
     pub(crate) stage: PathBuf,
     /// We hold the repository's `index.lock`.
     pub(crate) index_lock: bool,
+    /// No change that the merge makes is older.
+    #[serde(default)]
+    pub(crate) since: Time,
+    /// Where the layer is, or will be, in which it preserves what other forks must go on seeing; empty without any.
+    #[serde(default, with = "crate::names::json")]
+    pub(crate) layer: PathBuf,
     pub(crate) phase: Phase,
     pub(crate) taken: Vec<Taken>,
     /// Directories of the upper that something was moved out of, with the access and modification times they had.
@@ -151,13 +176,41 @@ pub(crate) struct Settle {
 
 impl durable::Record for Journal {
     const KIND: &'static str = "treefork merge journal";
-    const VERSION: u32 = 1;
+    const VERSION: u32 = 2;
+
+    fn upgrade(version: u32, fields: serde_json::Value) -> Option<serde_json::Value> {
+        // Everything went through the stage.
+        (version == 1).then_some(fields)
+    }
 }
 
 impl Journal {
     /// Reads the journal of a parent; `None` where no merge is under way.
     pub(crate) fn read(dir: &Path) -> Result<Option<Self>> {
-        durable::read_record(&dir.join(FILE))
+        let landed: Option<Self> = durable::read_record(&dir.join(LANDED))?;
+        match landed {
+            Some(journal) => Ok(Some(Self { phase: Phase::Landed, ..journal })),
+            None => durable::read_record(&dir.join(FILE)),
+        }
+    }
+
+    /// Whether a merge is under way: cheap, to be asked by every command.
+    pub(crate) fn exists(dir: &Path) -> Result<bool> {
+        for name in [FILE, LANDED] {
+            let path = dir.join(name);
+            if At::new(&CWD, &path).try_stat().context("cannot look at", &path)?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Says that the parent is new, durably. Not by writing it all anew: it may be large.
+    pub(crate) fn land(&mut self, dir: &Path) -> Result<()> {
+        let landed = dir.join(LANDED);
+        calls::rename(&dir.join(FILE), &landed).context("cannot write", &landed)?;
+        self.phase = Phase::Landed;
+        durable::sync_dir(dir)
     }
 
     /// Writes it, durably.
@@ -165,10 +218,27 @@ impl Journal {
         durable::write_record(&dir.join(FILE), self)
     }
 
+    /// Notes for the fork, which outlives the merge, that what changed in its base until now is no drift.
+    pub(crate) fn note_span(&self) {
+        let work = self.upper.with_file_name("work");
+        if self.elsewhere {
+            return;
+        }
+        match open_root(&work).and_then(|work| ours::note(&work, Span { from: self.since, to: Time::now() })) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            // What is listed as drift then is none; nothing else comes of it.
+            Err(e) => log::warn!("cannot note the merge in {work:?}: {e}"),
+        }
+    }
+
     /// Closes it: the merge is over.
     pub(crate) fn close(dir: &Path) -> Result<()> {
-        let path = dir.join(FILE);
-        calls::unlink(&path).context("cannot close the journal", &path)?;
+        for path in [dir.join(FILE), dir.join(LANDED)] {
+            match calls::unlink(&path) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(e) => return Err(e).context("cannot close the journal", &path),
+            }
+        }
         durable::sync_dir(dir)
     }
 }

@@ -14,6 +14,7 @@ mod combine;
 mod compare;
 mod content;
 mod copied;
+mod dirs;
 mod gitstep;
 mod journal;
 mod overlap;
@@ -23,6 +24,7 @@ mod planner;
 mod preserve;
 mod replay;
 mod repository;
+mod scratch;
 mod settle;
 mod stage;
 mod table;
@@ -79,6 +81,8 @@ pub struct Source {
     pub hide: Hide,
     /// For a copy: what it was made from.
     pub manifest: Option<Manifest>,
+    /// The directory of the upper that was looked into last.
+    dirs: dirs::LastDir,
 }
 
 impl Source {
@@ -99,6 +103,7 @@ impl Source {
             layers: Vec::new(),
             hide: Hide::default(),
             manifest: None,
+            dirs: dirs::LastDir::default(),
         })
     }
 
@@ -118,6 +123,7 @@ impl Source {
             layers: Vec::new(),
             hide: Hide::default(),
             manifest: Some(Manifest::read(&work)?),
+            dirs: dirs::LastDir::default(),
         })
     }
 }
@@ -185,9 +191,17 @@ impl Prepared {
 }
 
 fn prepare(source: &Source, options: &Options) -> Result<Prepared> {
-    let base = parent::Parent::open(&source.base)?;
-    let changes = changes::read(source, &base.root)?;
     let other = options.into.as_deref().map(parent::Parent::open).transpose()?;
+    // Where the base is gone, nothing stands in for it: the work can still be brought to another tree.
+    let nothing;
+    let base = match parent::Parent::open(&source.base) {
+        Err(_) if other.is_some() && !source.base.exists() => {
+            nothing = scratch::Scratch::new("nothing")?;
+            parent::Parent::open(&nothing.0)?
+        }
+        other => other?,
+    };
+    let changes = changes::read(source, &base.root)?;
     let (parent, elsewhere) = match other {
         Some(other) if (other.stat.dev, other.stat.ino) != (base.stat.dev, base.stat.ino) => (other, Some(base)),
         _ => (base, None),
@@ -216,7 +230,10 @@ fn upper_object<T>(
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     match (index, path.parent(), path.file_name()) {
         (Some(name), ..) => body(At::new(&At::new(&source.work, changes::INDEX).open(flags)?, name)),
-        (None, Some(parent), Some(name)) => body(At::new(&open_beneath(&source.upper, &parent, flags)?, name)),
+        (None, Some(parent), Some(name)) => {
+            let dir = source.dirs.get(&parent, || open_beneath(&source.upper, &parent, flags))?;
+            body(At::new(&*dir, name))
+        }
         (None, ..) => body(At::new(&source.upper, ".")),
     }
 }

@@ -1,6 +1,5 @@
 //! The tree that receives a merge, looked at by path: beneath its root, through no symbolic link, across no mount.
 
-use std::cell::RefCell;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -9,10 +8,11 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::Os;
+use super::dirs::LastDir;
 use super::table::Reason;
 use crate::error::{Context, Result};
 use crate::names::RelPath;
-use crate::sys::{At, Stat, calls, mount_id, open_beneath};
+use crate::sys::{At, Stat, calls, mount_id, open_on_mount};
 
 /// What a path of the parent leads to.
 #[derive(Clone, Copy, Debug)]
@@ -47,8 +47,10 @@ pub(crate) struct Parent {
     /// The mount that the root is on.
     pub(crate) mount: u64,
     /// The directory opened last: changes come directory by directory.
-    last: RefCell<Option<(RelPath, Rc<OwnedFd>)>>,
+    last: LastDir,
 }
+
+const DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW);
 
 /// What helps where the parent is not at its place.
 const MOVED: &str = "if it has moved, bring it back to its place";
@@ -62,29 +64,32 @@ impl Parent {
         let root = calls::open(&path, flags, rustix::fs::Mode::empty()).context(cannot, &path)?;
         let stat = Stat::of(root.as_fd()).context(cannot, &path)?;
         let mount = mount_id(root.as_fd()).context(cannot, &path)?;
-        Ok(Self { path, root, stat, mount, last: RefCell::new(None) })
+        Ok(Self { path, root, stat, mount, last: LastDir::default() })
     }
 
     /// Opens a directory of it (`O_PATH`). `ELOOP`, `ENOTDIR` or `ENOENT` where there is none, `EXDEV` where another
     /// file system or mount is there.
     pub(crate) fn dir(&self, path: &RelPath) -> Os<Rc<OwnedFd>> {
-        if let Some((last, fd)) = &*self.last.borrow()
-            && last == path
-        {
-            return Ok(Rc::clone(fd));
-        }
-        let fd = open_beneath(&self.root, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW)?;
-        if Stat::of(fd.as_fd())?.dev != self.stat.dev || mount_id(fd.as_fd())? != self.mount {
-            return Err(Errno::XDEV);
-        }
-        let fd = Rc::new(fd);
-        *self.last.borrow_mut() = Some((path.clone(), Rc::clone(&fd)));
-        Ok(fd)
+        self.last.get(path, || {
+            let fd = open_on_mount(&self.root, path, DIR)?;
+            // A subvolume of btrfs is another device on the same mount.
+            if Stat::of(fd.as_fd())?.dev == self.stat.dev { Ok(fd) } else { Err(Errno::XDEV) }
+        })
     }
 
     /// Forgets the directory opened last: names have moved.
     pub(crate) fn forget(&self) {
-        *self.last.borrow_mut() = None;
+        self.last.forget();
+    }
+
+    /// Calls `body`, which changes names, with the entry that a path means right now: its directory is opened for this
+    /// one call, since one that was kept open could have been moved out of the parent meanwhile.
+    pub(crate) fn with_fresh<T>(&self, path: &RelPath, body: impl FnOnce(At<'_>) -> Os<T>) -> Os<T> {
+        match (path.parent(), path.file_name()) {
+            (Some(parent), Some(name)) if parent.is_root() => body(At::new(&self.root, name)),
+            (Some(parent), Some(name)) => body(At::new(&open_on_mount(&self.root, &parent, DIR)?, name)),
+            _ => body(At::new(&self.root, ".")),
+        }
     }
 
     /// Calls `body` with the entry that a path means.

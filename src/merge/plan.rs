@@ -23,6 +23,8 @@ pub enum Action {
     Combine,
     /// Only its mode, owner or extended attributes change.
     Attributes,
+    /// Only its modification time changes.
+    Touch,
     /// Something of another type takes its place.
     Retype,
     /// It goes.
@@ -32,11 +34,12 @@ pub enum Action {
 }
 
 impl Action {
-    /// The letter of `--name-status`, as git has them.
+    /// The letter of `--name-status`, as git has them; of a time alone, which git ignores, a small one.
     pub fn letter(self) -> char {
         match self {
             Action::Add => 'A',
             Action::Edit | Action::Combine | Action::Attributes => 'M',
+            Action::Touch => 't',
             Action::Retype => 'T',
             Action::Delete => 'D',
             Action::Rename => 'R',
@@ -88,6 +91,9 @@ pub struct Entry {
     pub mode: (Option<u32>, Option<u32>),
     /// Its size in bytes.
     pub size: u64,
+    /// Modification times before and after, where only these change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mtime: Option<(Time, Time)>,
     /// Things that deserve a look.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
@@ -168,8 +174,8 @@ impl Plan {
 /// Where the new object of a step comes from.
 #[derive(Clone, Debug)]
 pub(crate) enum Make {
-    /// The object at this path in the upper; with other permission bits where given.
-    Upper { path: RelPath, mode: Option<u32> },
+    /// The object at this path in the upper, which has these attributes; with other permission bits where given.
+    Upper { path: RelPath, stat: Stat, mode: Option<u32> },
     /// An entry of the hard-link index; with other permission bits where given.
     Index { name: OsString, mode: Option<u32> },
     /// A regular file of this content; everything else is like the parent's object at `like`.

@@ -2,6 +2,7 @@
 
 mod deletions;
 mod links;
+mod objects;
 mod scope;
 
 use std::collections::{HashMap, HashSet};
@@ -10,16 +11,15 @@ use std::path::Path;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::changes::{Change, Changes, Put, What, is_dir};
-use super::combine::{Combined, Combiner};
-use super::compare::{attributes, same_object, theirs};
+use super::changes::{Change, Changes, What, is_dir};
+use super::compare::{attributes, read_all, same_object, theirs};
 use super::parent::{Found, Parent};
-use super::plan::{Action, Conflict, Entry, LeftOut, Make, Omission, Plan, Step};
+use super::plan::{Action, Conflict, Entry, LeftOut, Omission, Plan, Step};
 use super::repository::Repository;
 use super::table::{Ours, Reason, Theirs, Verdict, verdict};
-use super::{Options, Os, Side, Source};
+use super::{Options, Side, Source};
 use crate::error::{Error, Result};
-use crate::layer::ledger::BaseState;
+use crate::layer::ledger::{BaseState, Digest};
 use crate::names::RelPath;
 use crate::sys::{At, Ident, Stat, open_beneath};
 
@@ -41,6 +41,8 @@ pub(crate) struct Planner<'a> {
     gone: HashMap<Ident, (RelPath, RelPath)>,
     /// Objects of the upper that have got further names, by device and number.
     linked: HashSet<(u64, u64)>,
+    /// Objects of the upper with several names, one of which is asked for.
+    named: HashSet<(u64, u64)>,
     /// Directories of the fork that the merge makes.
     fresh: HashSet<RelPath>,
     /// Directories of the fork below which nothing is looked at any more.
@@ -74,6 +76,7 @@ impl<'a> Planner<'a> {
             }
         }
         let linked = links::with_new_names(&changes.list);
+        let named = scope::named(&changes.list, &options.only);
         let (ignored, tracked, fresh, closed) = Default::default();
         Self {
             source,
@@ -87,6 +90,7 @@ impl<'a> Planner<'a> {
             moved,
             gone,
             linked,
+            named,
             fresh,
             closed,
             plan: Plan::default(),
@@ -147,132 +151,6 @@ impl<'a> Planner<'a> {
     /// Whether a path of the fork is in a directory that the merge makes.
     fn is_in_fresh(&self, path: &RelPath) -> bool {
         path.parent().is_some_and(|parent| self.fresh.contains(&parent))
-    }
-
-    /// What the parent has by now needs no place in the upper of a fork that lives on, but for what it would not be shown
-    /// there.
-    fn trim_put(&mut self, path: &RelPath, put: &Put) {
-        let settle = &mut self.plan.settle;
-        let list = if self.changes.past.may_hide(path, &put.stat) { &mut settle.stay } else { &mut settle.trim };
-        list.push(path.clone());
-    }
-
-    fn put(&mut self, change: &Change, put: &Put, found: Found) -> Result<()> {
-        let path = &change.path;
-        let present = match found {
-            Found::Blocked(reason) => {
-                self.conflict(path, reason);
-                return Ok(());
-            }
-            found => found.stat(),
-        };
-        if let (Some(lower), Some(there)) = (&change.lower, &present)
-            && !there.is_dir()
-            && !self.has_new_names(put)
-            && self.same(put, path, lower, there).map_err(failed(path))?
-        {
-            self.trim_put(path, put);
-            return Ok(());
-        }
-        let ours = match &change.was {
-            None => Ours::Add,
-            Some(was) if is_dir(was.mode) != put.stat.is_dir() || kind(was.mode) != kind(put.stat.mode) => {
-                Ours::Replace
-            }
-            Some(_) => Ours::Edit,
-        };
-        let renamed_from =
-            put.origin.and_then(|origin| self.gone.get(&origin)).filter(|_| change.was.is_none()).cloned();
-        if let Some((from, lower)) = &renamed_from {
-            // Renamed here and gone there: the parent must not get back in one place what it deleted in another.
-            if present.is_none() && matches!(self.parent.look(lower).map_err(failed(from))?, Found::Absent) {
-                if self.resolved(path, Reason::DeletedInParent) {
-                    self.put_step(change, put, None, None);
-                }
-                return Ok(());
-            }
-        }
-        match verdict(ours, self.judge_change(change, present.as_ref())?) {
-            Verdict::Nothing => Ok(()),
-            Verdict::Take => self.take_put(change, put, present, renamed_from.map(|(from, _)| from)),
-            Verdict::Combine => self.combine(change, put, present),
-            Verdict::Conflict(reason) => {
-                if self.resolved(path, reason) {
-                    self.take_put(change, put, present, None)?;
-                }
-                Ok(())
-            }
-        }
-    }
-
-    fn take_put(
-        &mut self,
-        change: &Change,
-        put: &Put,
-        present: Option<Stat>,
-        renamed_from: Option<RelPath>,
-    ) -> Result<()> {
-        match (present, &change.lower) {
-            (Some(there), Some(lower)) if there.is_dir() => {
-                let was = change.was.as_ref().filter(|was| is_dir(was.mode));
-                if self.delete(&change.path, lower, &there, was, false)? {
-                    self.plan.steps.push(Step::Detach { path: lower.clone(), seen: there });
-                    self.put_step(change, put, None, renamed_from);
-                } else if !self.plan.conflicts.iter().any(|c| c.path.as_path().starts_with(change.path.as_path())) {
-                    self.conflict(&change.path, Reason::TypeChanged);
-                }
-            }
-            (over, _) => self.put_step(change, put, over, renamed_from),
-        }
-        Ok(())
-    }
-
-    fn put_step(&mut self, change: &Change, put: &Put, over: Option<Stat>, renamed_from: Option<RelPath>) {
-        let make = match &put.index {
-            Some(name) => Make::Index { name: name.clone(), mode: None },
-            None => Make::Upper { path: change.path.clone(), mode: None },
-        };
-        let action = match (&over, &renamed_from) {
-            (None, Some(_)) => Action::Rename,
-            (None, None) if change.was.is_some() && change.lower.is_some() => Action::Retype,
-            (None, None) => Action::Add,
-            (Some(over), _) if kind(over.mode) != kind(put.stat.mode) => Action::Retype,
-            (Some(_), _) => Action::Edit,
-        };
-        self.entry(change.path.clone(), action, &put.stat, over.map(|s| s.mode), Some(put.stat.mode));
-        if let Some(entry) = self.plan.entries.last_mut() {
-            entry.from = renamed_from;
-            entry.present.clone_from(&change.lower);
-        }
-        self.trim_put(&change.path, put);
-        self.plan.steps.push(Step::Put { path: change.path.clone(), over, make });
-    }
-
-    fn combine(&mut self, change: &Change, put: &Put, present: Option<Stat>) -> Result<()> {
-        let (Some(there), Some(lower), Some(was)) = (present, &change.lower, &change.was) else { return Ok(()) };
-        let (source, parent, elsewhere) = (self.source, self.parent, self.elsewhere);
-        let combiner = Combiner { source, parent, elsewhere, repository: self.repository };
-        match combiner.combine(change, put, was, lower, &there).map_err(failed(&change.path))? {
-            Combined::Nothing => {
-                self.trim_put(&change.path, put);
-                Ok(())
-            }
-            Combined::Put { make, action, mode } => {
-                self.trim_put(&change.path, put);
-                self.entry(change.path.clone(), action, &put.stat, Some(there.mode), Some(mode));
-                if let Some(entry) = self.plan.entries.last_mut() {
-                    entry.present.clone_from(&change.lower);
-                }
-                self.plan.steps.push(Step::Put { path: change.path.clone(), over: Some(there), make });
-                Ok(())
-            }
-            Combined::Conflict(reason) => {
-                if self.resolved(&change.path, reason) {
-                    self.take_put(change, put, Some(there), None)?;
-                }
-                Ok(())
-            }
-        }
     }
 
     fn mkdir(&mut self, change: &Change, stat: &Stat, found: Found) -> Result<()> {
@@ -360,7 +238,7 @@ impl<'a> Planner<'a> {
         }
         let mode_changed = stat.mode != was.mode;
         let Found::There(there) = found else {
-            if mode_changed {
+            if mode_changed || self.has_attributes(change)? {
                 self.conflict(&change.path, Reason::DeletedInParent);
             } else {
                 self.plan.settle.open.push(settled);
@@ -405,6 +283,33 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
+    /// Where the base is not what it was, or is gone: an object of another tree is the same when it holds what the fork
+    /// noted of the base's; or, where it noted none, what the commit holds that it was made from. (Should the base have been
+    /// edited since, to the same size, nothing is lost by replacing what was committed.)
+    fn judge_by_content(&self, was: Option<&BaseState>, lower: &RelPath, present: &Stat) -> Result<Theirs> {
+        let Some(noted) = was.filter(|was| was.size == present.size) else { return Ok(Theirs::Content) };
+        if !present.is_file() {
+            return Ok(Theirs::Content);
+        }
+        let bytes = self.parent.with(lower, read_all).map_err(failed(lower))?;
+        let same = match noted.content {
+            Some(content) => content == Digest::of(&bytes),
+            None => self.repository.and_then(|repository| repository.committed(self.source, lower)) == Some(bytes),
+        };
+        Ok(match (same, noted.mode == present.mode) {
+            (false, _) => Theirs::Content,
+            (true, true) => Theirs::Same,
+            (true, false) => Theirs::Attributes,
+        })
+    }
+
+    /// Whether a directory of the fork has attributes beside mode and owner: what it had before is not known.
+    fn has_attributes(&self, change: &Change) -> Result<bool> {
+        let upper = open_beneath(&self.source.upper, &change.path, OFlags::PATH);
+        let all = upper.and_then(|upper| attributes(At::new(&upper, "."))).map_err(failed(&change.path))?;
+        Ok(!all.is_empty())
+    }
+
     fn judge_change(&self, change: &Change, present: Option<&Stat>) -> Result<Theirs> {
         match &change.lower {
             Some(lower) => self.judge(change.was.as_ref(), lower, present),
@@ -417,19 +322,12 @@ impl<'a> Planner<'a> {
     fn judge(&self, was: Option<&BaseState>, lower: &RelPath, present: Option<&Stat>) -> Result<Theirs> {
         let there = theirs(was, present);
         let (Some(base), Some(present), Theirs::Content) = (self.elsewhere, present, there) else { return Ok(there) };
-        let Some(original) = base.look(lower).map_err(failed(lower))?.stat() else { return Ok(there) };
-        if theirs(was, Some(&original)) != Theirs::Same {
-            return Ok(there);
-        }
+        let original = base.look(lower).map_err(failed(lower))?.stat();
+        let Some(original) = original.filter(|original| theirs(was, Some(original)) == Theirs::Same) else {
+            return self.judge_by_content(was, lower, present);
+        };
         let same = base.with(lower, |a| self.parent.with(lower, |b| same_object(a, &original, b, present)));
         Ok(if same.map_err(failed(lower))? { Theirs::Same } else { there })
-    }
-
-    /// Whether the fork's object and the parent's are the same.
-    fn same(&self, put: &Put, path: &RelPath, lower: &RelPath, there: &Stat) -> Os<bool> {
-        super::upper_object(self.source, put.index.as_deref(), path, |ours| {
-            self.parent.with(lower, |theirs| same_object(ours, &put.stat, theirs, there))
-        })
     }
 
     // What goes into the plan.
@@ -471,7 +369,17 @@ impl<'a> Planner<'a> {
         }
         let kind = stat.file_type().into();
         let mode = (before.map(|m| m & 0o7777), after.map(|m| m & 0o7777));
-        self.plan.entries.push(Entry { path, from: None, present: None, action, kind, mode, size: stat.size, notes });
+        self.plan.entries.push(Entry {
+            path,
+            from: None,
+            present: None,
+            action,
+            kind,
+            mode,
+            size: stat.size,
+            mtime: None,
+            notes,
+        });
     }
 
     /// A note about a symbolic link that leads out of the parent.
@@ -480,9 +388,4 @@ impl<'a> Planner<'a> {
         let outside = crate::copy::leads_outside(&self.parent.root, &self.parent.path, path, &target);
         outside.then(|| format!("leads outside, to {}", std::path::Path::new(&target).display()))
     }
-}
-
-/// The type bits of a mode.
-fn kind(mode: u32) -> u32 {
-    mode & 0o170_000
 }

@@ -15,6 +15,7 @@
 //! A failure or a crash before 6 is undone, by us or by [`recover`]: each step is looked at, taken or not, by where the
 //! objects are. After 6 recovery only clears up.
 
+mod slot;
 mod undo;
 
 use std::collections::HashMap;
@@ -34,6 +35,8 @@ use crate::error::{Context, Error, Kind, Result};
 use crate::layer::marks;
 use crate::names::RelPath;
 use crate::sys::{At, calls, open_root};
+pub(crate) use slot::Upper;
+use slot::Waiting;
 
 /// A merge under way.
 pub(crate) struct Replay<'a> {
@@ -41,8 +44,12 @@ pub(crate) struct Replay<'a> {
     /// The repository of the parent, where refs change.
     pub(crate) repository: Option<&'a Repository>,
     pub(crate) stage: OwnedFd,
+    /// The fork's upper, unless it is gone.
+    pub(crate) upper: Option<Upper>,
     /// The directory that the store keeps for the parent.
     pub(crate) store: &'a Path,
+    /// Withdraws what was preserved.
+    pub(crate) withdraw: super::apply::Withdraw<'a>,
     pub(crate) journal: Journal,
 }
 
@@ -91,30 +98,28 @@ impl Replay<'_> {
         point("merge.sync", &self.parent.path)?;
         self.sync().context("cannot sync", &self.parent.path)?;
         point("merge.landed", &self.parent.path)?;
-        let mut journal = self.journal.clone();
-        journal.phase = Phase::Landed;
-        journal.write(self.store)?;
-        self.journal = journal;
-        Ok(())
+        Ok(self.journal.land(self.store)?)
     }
 
     fn step(&self, op: &Op) -> Stepped {
         match op {
             Op::Detach { path, slot, seen } => {
-                let moved = self.exchange_names(path, |at| move_new(at, self.slot(slot)));
+                let moved = self.parent.with_fresh(path, |at| move_new(at, self.slot(slot)));
                 moved.map_err(|errno| if errno == Errno::NOENT { changed(path) } else { at_path(path)(errno) })?;
                 self.expect(slot, seen, path)?;
                 self.expect_empty(slot, path)
             }
-            Op::Swap { path, slot, old, .. } => {
-                let swapped = self.exchange_names(path, |at| self.swap(at, slot));
-                swapped.map_err(|errno| if errno == Errno::NOENT { changed(path) } else { at_path(path)(errno) })?;
-                let aside = aside(slot);
-                let old_slot = if self.slot(&aside).stat().is_ok() { &aside } else { slot };
-                self.expect(old_slot, old, path)
+            Op::Swap { path, slot, old, direct, .. } => {
+                let waiting = self.waiting(path, slot, *direct);
+                let swapped = self.parent.with_fresh(path, |at| waiting.with(|new| self.swap(at, new, slot)));
+                let gone_aside = swapped
+                    .map_err(|errno| if errno == Errno::NOENT { changed(path) } else { at_path(path)(errno) })?;
+                let out = if gone_aside { self.slot(&aside(slot)).stat() } else { waiting.with(|at| at.stat()) };
+                if old.is(&out.map_err(at_path(path))?) { Ok(()) } else { Err(changed(path)) }
             }
-            Op::Attach { path, slot, .. } => {
-                let put = self.exchange_names(path, |at| move_new(self.slot(slot), at));
+            Op::Attach { path, slot, direct, .. } => {
+                let waiting = self.waiting(path, slot, *direct);
+                let put = self.parent.with_fresh(path, |at| waiting.with(|new| move_new(new, at)));
                 put.map_err(|errno| if errno == Errno::EXIST { changed(path) } else { at_path(path)(errno) })
             }
             Op::Attributes { path, before, after } => {
@@ -148,21 +153,18 @@ impl Replay<'_> {
         At::new(&self.stage, slot)
     }
 
-    /// Changes the entry of a path; forgets the opened directory where directories may have moved.
-    fn exchange_names<T>(&self, path: &RelPath, body: impl FnOnce(At<'_>) -> Os<T>) -> Os<T> {
-        let result = self.parent.with(path, body);
-        if path.parent().is_none() || result.is_err() {
-            self.parent.forget();
+    /// Where the new object of a step waits.
+    fn waiting<'s>(&'s self, path: &'s RelPath, slot: &'s str, direct: bool) -> Waiting<'s> {
+        match (&self.upper, direct) {
+            (Some(upper), true) => Waiting::Upper(upper, path),
+            (None, true) => Waiting::Gone,
+            _ => Waiting::Stage(self.slot(slot)),
         }
-        result
     }
 
     /// What came out must be what the plan saw.
     fn expect(&self, slot: &str, seen: &Seen, path: &RelPath) -> Stepped {
         let stat = self.slot(slot).stat().map_err(at_path(path))?;
-        if stat.is_dir() {
-            self.parent.forget();
-        }
         if seen.is(&stat) { Ok(()) } else { Err(changed(path)) }
     }
 
@@ -176,15 +178,15 @@ impl Replay<'_> {
         if super::changes::names(&dir).map_err(at_path(path))?.is_empty() { Ok(()) } else { Err(changed(path)) }
     }
 
-    /// Exchanges two names at once; where the file system cannot, the old object goes aside first.
-    fn swap(&self, at: At<'_>, slot: &str) -> Os<()> {
-        match self.slot(slot).rename_with(at, RenameFlags::EXCHANGE) {
+    /// Exchanges two names at once; where the file system cannot, the old object goes aside first, into the stage. Whether
+    /// it did.
+    fn swap(&self, at: At<'_>, new: At<'_>, slot: &str) -> Os<bool> {
+        match new.rename_with(at, RenameFlags::EXCHANGE) {
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-                let aside = aside(slot);
-                move_new(at, self.slot(&aside))?;
-                move_new(self.slot(slot), at)
+                move_new(at, self.slot(&aside(slot)))?;
+                move_new(new, at).map(|()| true)
             }
-            other => other,
+            other => other.map(|()| false),
         }
     }
 
@@ -242,8 +244,13 @@ impl Replay<'_> {
     pub(crate) fn finish(&self) -> Result<()> {
         point("merge.strip", &self.parent.path)?;
         let places = self.places();
-        for taken in &self.journal.taken {
-            let Some(path) = landed_at(&places, &taken.stage) else { continue };
+        let staged = self.journal.taken.iter().filter_map(|taken| landed_at(&places, &taken.stage));
+        let direct = self.journal.ops.iter().filter_map(|op| match op {
+            Op::Swap { path, direct: true, .. } | Op::Attach { path, direct: true, .. } => Some(path.clone()),
+            _ => None,
+        });
+        self.parent.forget();
+        for path in staged.chain(direct) {
             let stripped = self.parent.with(&path, |at| {
                 let ours = at.xattrs()?.into_iter().filter(|name| marks::is_ours(name));
                 ours.map(|name| at.remove_xattr(&name)).collect::<Os<Vec<()>>>()

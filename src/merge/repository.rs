@@ -15,6 +15,7 @@ use rustix::fs::OFlags;
 
 use super::Source;
 use super::parent::Parent;
+use super::scratch::Scratch;
 use super::view::View;
 use crate::error::{Context, Error, Kind, Result};
 use crate::git::{DotGit, Git, Repo};
@@ -138,7 +139,7 @@ impl Repository {
             input.push(0);
         }
         // With --no-index a path counts as untracked: the caller has taken the tracked ones out.
-        let git = self.git.within(&self.repo.git_dir, &skeleton.0);
+        let git = self.git.within(&self.repo.git_dir, &skeleton.0.0);
         let mut command = git.command(["check-ignore", "--no-index", "-z", "--stdin"]);
         // The one command that refuses to take paths literally.
         let output = output(command.env_remove("GIT_LITERAL_PATHSPECS"), &input)?;
@@ -159,14 +160,22 @@ impl Repository {
         let from_index = [None, Self::fork_file(source, "index")].into_iter();
         let blob = from_index.filter_map(|index| self.described(path, was, index)).next();
         // Without the digest in the ledger nothing would prove that the base was clean there.
-        let blob = blob.or_else(|| {
-            was.content?;
-            let mut name = OsString::from(source.base_ref.as_deref()?);
-            name.push(":");
-            name.push(path);
-            Some(name)
-        })?;
-        self.git.run([OsStr::new("cat-file"), OsStr::new("blob"), &blob]).ok()
+        match blob {
+            Some(blob) => self.blob(&blob),
+            None => was.content.and_then(|_| self.committed(source, path)),
+        }
+    }
+
+    /// The content of a file in the commit that the fork was made from.
+    pub(crate) fn committed(&self, source: &Source, path: &RelPath) -> Option<Vec<u8>> {
+        let mut name = OsString::from(source.base_ref.as_deref()?);
+        name.push(":");
+        name.push(path);
+        self.blob(&name)
+    }
+
+    fn blob(&self, name: &OsStr) -> Option<Vec<u8>> {
+        self.git.run([OsStr::new("cat-file"), OsStr::new("blob"), name]).ok()
     }
 
     /// The blob that an index has for a path, when the index describes the very object that the fork saw.
@@ -253,15 +262,13 @@ fn failure(verb: &str, stderr: &[u8]) -> Error {
     Error::new(Kind::Git, format!("git {verb} failed ({said}) in the repository of the parent"))
 }
 
-/// Directories that hold nothing but the fork's ignore rules; removed when dropped.
-struct Skeleton(PathBuf);
+/// Directories that hold nothing but the fork's ignore rules.
+struct Skeleton(Scratch);
 
 impl Skeleton {
     fn new(paths: &[RelPath], view: &View<'_>) -> Result<Self> {
         let cannot = "cannot write down the ignore rules in";
-        let root = std::env::temp_dir().join(format!("treefork-rules-{}-{}", std::process::id(), unique()));
-        fs::create_dir(&root).context(cannot, &root)?;
-        let skeleton = Self(root);
+        let skeleton = Self(Scratch::new("rules")?);
         let mut dirs = BTreeSet::from([RelPath::root()]);
         for path in paths {
             dirs.extend(path.as_path().ancestors().skip(1).filter_map(RelPath::new));
@@ -270,26 +277,13 @@ impl Skeleton {
             }
         }
         for dir in dirs {
-            let there = skeleton.0.join(&dir);
+            let there = skeleton.0.0.join(&dir);
             fs::create_dir_all(&there).context(cannot, &there)?;
             let rules = dir.join(OsStr::new(".gitignore"));
             if let Some(text) = view.read(&rules).context("cannot read", rules.as_path())? {
-                fs::write(skeleton.0.join(&rules), text).context(cannot, &there)?;
+                fs::write(skeleton.0.0.join(&rules), text).context(cannot, &there)?;
             }
         }
         Ok(skeleton)
     }
-}
-
-impl Drop for Skeleton {
-    fn drop(&mut self) {
-        // In the temporary directory of the system, which is cleaned anyway.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-fn unique() -> u64 {
-    use std::sync::atomic::{AtomicU64, Ordering};
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    NEXT.fetch_add(1, Ordering::Relaxed)
 }

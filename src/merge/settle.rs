@@ -134,6 +134,16 @@ fn rewrite_ledger(journal: &Journal, parent: &Parent, upper: &OwnedFd) -> Result
             None => drop(states.remove(path)),
         }
     }
+    // A ref that landed is what the fork has by now.
+    let refs = journal.ops.iter().filter_map(|op| match op {
+        Op::Ref { name, .. } => Some(super::gitstep::file_of(name)),
+        Op::Head { .. } => Some(super::gitstep::file_of("HEAD")),
+        _ => None,
+    });
+    for path in refs {
+        let there = parent.look(&path).context(cannot, path.as_path())?.stat();
+        states.extend(there.map(|stat| (path, BaseState::from(&stat))));
+    }
     for path in &journal.settle.open {
         let kept = open_beneath(upper, path, OFlags::PATH | OFlags::DIRECTORY).is_ok();
         match parent.look(path).context(cannot, path.as_path())?.stat().filter(|_| kept) {

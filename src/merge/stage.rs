@@ -10,8 +10,10 @@
 //! The last two are inside the parent while the merge lasts (forks that read through it may see the name); the
 //! times of the directory that holds it are put back.
 
+mod build;
+
 use std::collections::{HashMap, HashSet};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -22,7 +24,7 @@ use super::compare::{attributes, skip};
 use super::journal::{Attributes, Bytes, Op, Seen, Taken, Times};
 use super::parent::Parent;
 use super::plan::{Make, Step};
-use super::{Os, Source, upper_object};
+use super::{Os, Source};
 use crate::copy;
 use crate::durable::{CancelToken, fault};
 use crate::error::{Context, Error, Kind, Result};
@@ -52,6 +54,9 @@ fn git_dir() -> RelPath {
     RelPath::root().join(OsStr::new(".git"))
 }
 
+/// An object to make: its path in the stage, what, and its path in the fork.
+type Object = (RelPath, Make, RelPath);
+
 /// What is to be made where, decided before anything is written.
 #[derive(Debug, Default)]
 pub(crate) struct Layout {
@@ -59,10 +64,12 @@ pub(crate) struct Layout {
     dirs: Vec<(RelPath, RelPath, Option<Stat>)>,
     /// Directories of the upper that objects leave, with the times they have.
     pub(crate) left: Vec<(RelPath, Time, Time)>,
-    /// Objects to make: path in the stage, what, path in the fork.
-    objects: Vec<(RelPath, Make, RelPath)>,
-    /// What leaves the upper instead of being copied.
+    /// Objects to make.
+    objects: Vec<Object>,
+    /// What leaves the upper for the stage instead of being copied.
     pub(crate) taken: Vec<Taken>,
+    /// What goes from the upper to the parent at once.
+    direct: Vec<RelPath>,
     /// The steps in the parent; identities are filled in once the objects exist.
     ops: Vec<Draft>,
 }
@@ -74,14 +81,17 @@ enum Draft {
         slot: String,
         seen: Seen,
     },
+    /// With `direct` the new object stands in the upper, and this is what it is.
     Swap {
         path: RelPath,
         slot: String,
         old: Seen,
+        direct: Option<Seen>,
     },
     Attach {
         path: RelPath,
         slot: String,
+        direct: Option<Seen>,
     },
     /// A directory that moves: the slot holds it only once its `Detach` was taken.
     AttachMoved {
@@ -109,7 +119,8 @@ fn depth(path: &RelPath) -> usize {
 }
 
 impl Layout {
-    /// Lays out the steps. With `take`, regular files of the upper with one name are moved rather than copied.
+    /// Lays out the steps. With `take`, regular files of the upper with one name are moved rather than copied: to their
+    /// place in the parent at once, or into the directory in the stage that they arrive with.
     pub(crate) fn new(source: &Source, steps: &[Step], take: bool) -> Result<Self> {
         let mut layout = Self::default();
         let mut detach = Vec::new();
@@ -131,14 +142,12 @@ impl Layout {
                 Step::Mkdir { .. } | Step::Put { .. } => {}
             }
         }
-        layout.arrivals(steps, &mut arrive);
+        layout.arrivals(steps, take, &mut arrive);
         // Before anything leaves the upper: that changes the times of its directories.
         for (_, shown, stat) in &mut layout.dirs {
             *stat = Some(upper_dir(source, shown).context("cannot read the fork's", shown.as_path())?);
         }
-        if take {
-            layout.take(source)?;
-        }
+        layout.leave(source)?;
         let key = |draft: &Draft| match draft {
             Draft::Detach { path, .. } => (usize::MAX - depth(path), path.clone()),
             Draft::Swap { path, .. }
@@ -155,7 +164,7 @@ impl Layout {
         Ok(layout)
     }
 
-    fn arrivals(&mut self, steps: &[Step], arrive: &mut Vec<Draft>) {
+    fn arrivals(&mut self, steps: &[Step], take: bool, arrive: &mut Vec<Draft>) {
         let mut staged: HashMap<&RelPath, RelPath> = HashMap::new();
         let mut new: Vec<(usize, &Step)> = steps.iter().enumerate().collect();
         new.retain(|(_, step)| matches!(step, Step::Mkdir { .. } | Step::Put { .. }));
@@ -170,10 +179,19 @@ impl Layout {
             let top = depth(&stage) == 1;
             match step {
                 Step::Put { over, make, .. } => {
-                    self.objects.push((stage, make.clone(), path.clone()));
+                    let taken = taken(make).filter(|_| take);
+                    match taken {
+                        Some(_) if top => self.direct.push(path.clone()),
+                        Some(_) => self.taken.push(Taken { upper: path.clone(), stage: stage.clone() }),
+                        None => {}
+                    }
+                    if !top || taken.is_none() {
+                        self.objects.push((stage, make.clone(), path.clone()));
+                    }
+                    let (path, direct) = (path.clone(), taken.map(Seen::from));
                     match over {
-                        Some(old) if top => arrive.push(Draft::Swap { path: path.clone(), slot, old: old.into() }),
-                        _ if top => arrive.push(Draft::Attach { path: path.clone(), slot }),
+                        Some(old) if top => arrive.push(Draft::Swap { path, slot, old: old.into(), direct }),
+                        _ if top => arrive.push(Draft::Attach { path, slot, direct }),
                         _ => {}
                     }
                 }
@@ -181,25 +199,20 @@ impl Layout {
                     staged.insert(path, stage.clone());
                     self.dirs.push((stage, path.clone(), None));
                     if top {
-                        arrive.push(Draft::Attach { path: path.clone(), slot });
+                        arrive.push(Draft::Attach { path: path.clone(), slot, direct: None });
                     }
                 }
             }
         }
     }
 
-    fn take(&mut self, source: &Source) -> Result<()> {
-        for (stage, make, _) in &self.objects {
-            let Make::Upper { path, mode: None } = make else { continue };
-            let stat = upper_object(source, None, path, |at| at.stat()).context("cannot read the fork's", path)?;
-            if stat.is_file() && stat.nlink == 1 {
-                let dir = path.parent().unwrap_or_default();
-                if self.left.last().is_none_or(|(last, ..)| *last != dir) {
-                    let stat = upper_dir(source, &dir).context("cannot read the fork's", dir.as_path())?;
-                    self.left.push((dir, stat.atime, stat.mtime));
-                }
-                self.taken.push(Taken { upper: path.clone(), stage: stage.clone() });
-            }
+    /// Notes the times of the directories of the upper that something will leave.
+    fn leave(&mut self, source: &Source) -> Result<()> {
+        let leaving: HashSet<RelPath> =
+            self.taken.iter().map(|taken| &taken.upper).chain(&self.direct).filter_map(RelPath::parent).collect();
+        for dir in leaving {
+            let stat = upper_dir(source, &dir).context("cannot read the fork's", dir.as_path())?;
+            self.left.push((dir, stat.atime, stat.mtime));
         }
         Ok(())
     }
@@ -212,19 +225,11 @@ impl Layout {
         stage: &OwnedFd,
         cancel: &CancelToken,
     ) -> Result<Vec<Op>> {
-        let taken: HashSet<&RelPath> = self.taken.iter().map(|taken| &taken.stage).collect();
         for (path, ..) in &self.dirs {
             fault::point("merge.stage.dir").context("cannot stage", path.as_path())?;
             entry(stage, path, |at| at.mkdir(0o700)).context("cannot stage", path.as_path())?;
         }
-        let mut names: HashMap<(u64, u64), RelPath> = HashMap::new();
-        for (path, make, shown) in &self.objects {
-            let take = taken.contains(path);
-            let builder = Builder { source, parent, stage, cancel };
-            cancel.check()?;
-            fault::point("merge.stage.object").context("cannot stage", shown.as_path())?;
-            builder.object(path, make, take, &mut names).context("cannot stage", shown.as_path())?;
-        }
+        build::Builder { source, parent, stage, cancel }.objects(&self.objects, &self.taken)?;
         // Times of a directory last, when nothing more is made in it.
         for (path, shown, stat) in self.dirs.iter().rev() {
             let from = open_beneath(&source.upper, shown, OFlags::RDONLY | OFlags::DIRECTORY);
@@ -235,20 +240,22 @@ impl Layout {
             made.context("cannot stage", shown.as_path())?;
         }
         fault::point("merge.stage.sync").context("cannot sync the stage of", &parent.path)?;
-        self.sync(stage).context("cannot sync the stage of", &parent.path)?;
+        self.sync(source, stage).context("cannot sync the stage of", &parent.path)?;
         self.ops.iter().map(|draft| draft.resolve(source, parent, stage)).collect()
     }
 
-    /// Every staged object survives a power cut from here on.
-    fn sync(&self, stage: &OwnedFd) -> std::io::Result<()> {
+    /// Every object that is to arrive in the parent survives a power cut from here on.
+    fn sync(&self, source: &Source, stage: &OwnedFd) -> std::io::Result<()> {
         // One sync of the file system is cheaper than many of files, and dearer than a few.
         const FEW: usize = 16;
-        if self.objects.len() + self.dirs.len() > FEW {
+        if self.objects.len() + self.dirs.len() + self.direct.len() > FEW {
+            // What goes there directly is on the same one.
             return Ok(calls::syncfs(&super::changes::open_dir(stage)?)?);
         }
-        let all = self.objects.iter().map(|(path, ..)| path).chain(self.dirs.iter().map(|(path, ..)| path));
-        for path in all {
-            let fd = open_beneath(stage, path, OFlags::PATH | OFlags::NOFOLLOW)?;
+        let staged = self.objects.iter().map(|(path, ..)| path).chain(self.dirs.iter().map(|(path, ..)| path));
+        let staged = staged.map(|path| (stage, path));
+        for (root, path) in staged.chain(self.direct.iter().map(|path| (&source.upper, path))) {
+            let fd = open_beneath(root, path, OFlags::PATH | OFlags::NOFOLLOW)?;
             let kind = Stat::of(fd.as_fd())?.file_type();
             if matches!(kind, FileType::RegularFile | FileType::Directory) {
                 crate::durable::sync_fd(fd.as_fd())?;
@@ -309,19 +316,25 @@ fn shift(dir: &RelPath, moves: &[(&RelPath, &RelPath)], back: bool) -> RelPath {
 
 impl Draft {
     fn resolve(&self, source: &Source, parent: &Parent, stage: &OwnedFd) -> Result<Op> {
-        let staged = |slot: &str| At::new(stage, slot).stat().map(|stat| Seen::from(&stat));
+        let new = |path: &RelPath, slot: &str, direct: &Option<Seen>| match direct {
+            Some(seen) => Ok(*seen),
+            None => At::new(stage, slot)
+                .stat()
+                .map(|stat| Seen::from(&stat))
+                .context("cannot look at the staged", path.as_path()),
+        };
         Ok(match self {
             Draft::Detach { path, slot, seen } => Op::Detach { path: path.clone(), slot: slot.clone(), seen: *seen },
-            Draft::Swap { path, slot, old } => {
-                let new = staged(slot).context("cannot look at the staged", path.as_path())?;
-                Op::Swap { path: path.clone(), slot: slot.clone(), old: *old, new }
+            Draft::Swap { path, slot, old, direct } => {
+                let (new, direct) = (new(path, slot, direct)?, direct.is_some());
+                Op::Swap { path: path.clone(), slot: slot.clone(), old: *old, new, direct }
             }
-            Draft::Attach { path, slot } => {
-                let new = staged(slot).context("cannot look at the staged", path.as_path())?;
-                Op::Attach { path: path.clone(), slot: slot.clone(), new }
+            Draft::Attach { path, slot, direct } => {
+                let (new, direct) = (new(path, slot, direct)?, direct.is_some());
+                Op::Attach { path: path.clone(), slot: slot.clone(), new, direct }
             }
             Draft::AttachMoved { path, slot, seen } => {
-                Op::Attach { path: path.clone(), slot: slot.clone(), new: *seen }
+                Op::Attach { path: path.clone(), slot: slot.clone(), new: *seen, direct: false }
             }
             Draft::Attributes { path, present } => {
                 let cannot = "cannot read the attributes of";
@@ -341,73 +354,24 @@ fn directory_attributes(at: At<'_>) -> Os<Attributes> {
     Ok(Attributes { mode: stat.mode & 0o7777, uid: stat.uid, gid: stat.gid, xattrs })
 }
 
+/// The attributes of an object of the upper that can be moved instead of copied: a regular file with one name, which
+/// arrives as it is.
+fn taken(make: &Make) -> Option<&Stat> {
+    match make {
+        Make::Upper { stat, mode: None, .. } if stat.is_file() && stat.nlink == 1 => Some(stat),
+        _ => None,
+    }
+}
+
 /// Calls `body` with the entry of a path in the stage.
 pub(crate) fn entry<T>(stage: &OwnedFd, path: &RelPath, body: impl FnOnce(At<'_>) -> Os<T>) -> Os<T> {
-    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Err(Errno::INVAL) };
-    let dir = open_beneath(stage, &parent, OFlags::PATH | OFlags::DIRECTORY)?;
-    body(At::new(&dir, name))
-}
-
-struct Builder<'a> {
-    source: &'a Source,
-    parent: &'a Parent,
-    stage: &'a OwnedFd,
-    cancel: &'a CancelToken,
-}
-
-impl Builder<'_> {
-    fn object(&self, path: &RelPath, make: &Make, take: bool, names: &mut HashMap<(u64, u64), RelPath>) -> Os<()> {
-        let (index, shown, mode): (Option<&OsString>, &RelPath, Option<u32>) = match make {
-            Make::Content { bytes, mode, mtime, like } => return self.content(path, bytes, *mode, *mtime, like),
-            Make::Index { name, mode } => (Some(name), path, *mode),
-            Make::Upper { path, mode } => (None, path, *mode),
-        };
-        upper_object(self.source, index.map(OsString::as_os_str), shown, |from| {
-            let stat = from.stat()?;
-            let linked = (stat.nlink > 1 && mode.is_none()).then_some((stat.dev, stat.ino));
-            if let Some(first) = linked.and_then(|key| names.get(&key)) {
-                return entry(self.stage, first, |first| entry(self.stage, path, |to| first.link_to(to)));
-            }
-            entry(self.stage, path, |to| match take {
-                true => from.rename(to),
-                false => copy_object(from, to, &stat, mode, self.cancel),
-            })?;
-            names.extend(linked.map(|key| (key, path.clone())));
-            Ok(())
-        })
-    }
-
-    /// A file of this content, otherwise like one of the parent's.
-    fn content(&self, path: &RelPath, bytes: &[u8], mode: u32, mtime: Option<Time>, like: &RelPath) -> Os<()> {
-        entry(self.stage, path, |to| {
-            calls::File::from(to.create(OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, 0o600)?).put(bytes)?;
-            let fresh = to.stat()?;
-            self.parent.with(like, |like| {
-                let mut stat = like.stat()?;
-                stat.mode = mode;
-                stat.mtime = mtime.unwrap_or(fresh.mtime);
-                copy::metadata(like, to, &stat, skip)
-            })
-        })
-    }
-}
-
-/// Copies an object that is no directory, with everything but its number and our marks.
-fn copy_object(from: At<'_>, to: At<'_>, stat: &Stat, mode: Option<u32>, cancel: &CancelToken) -> Os<()> {
-    match stat.file_type() {
-        FileType::RegularFile => {
-            let source = from.open_quiet(OFlags::RDONLY | OFlags::NONBLOCK)?;
-            let target = to.create(OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, 0o600)?;
-            if !copy::reflink(source.as_fd(), target.as_fd())? {
-                copy::file_data_watched(source.as_fd(), target.as_fd(), stat.size, &mut |_| cancel.flow())?;
-            }
+    match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) if parent.is_root() => body(At::new(stage, name)),
+        (Some(parent), Some(name)) => {
+            body(At::new(&open_beneath(stage, &parent, OFlags::PATH | OFlags::DIRECTORY)?, name))
         }
-        FileType::Symlink => to.symlink(&from.readlink()?)?,
-        _ => to.mknod(stat.mode & !0o7777 | 0o600, stat.rdev)?,
+        _ => Err(Errno::INVAL),
     }
-    let mut stat = *stat;
-    stat.mode = mode.unwrap_or(stat.mode);
-    copy::metadata(from, to, &stat, skip)
 }
 
 /// An error for a stage that could not be made anywhere.

@@ -85,7 +85,7 @@ impl Overlay {
                     (false, Some(lower)) => {
                         let (layer, fd) = self.lower_dir(node, lower)?;
                         let at = At::object(&*fd);
-                        layer.shown(at, at.stat()?)?
+                        self.without_our_names(&layer, layer.shown(at, at.stat()?)?)
                     }
                     (false, None) => return Err(Errno::STALE),
                 };

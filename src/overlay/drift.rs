@@ -19,6 +19,7 @@ use rustix::fs::OFlags;
 use super::fds::Slot;
 use super::node::{self, Dir, Kind, Node, Place};
 use super::{Invalidate, Overlay, Result};
+use crate::layer::ours::{self, Span};
 use crate::layer::resolve::LowerDir;
 use crate::layer::watch::{Change, DriftSink, Subscription};
 use crate::names::RelPath;
@@ -47,6 +48,8 @@ pub(super) struct Drift {
     subscription: OnceLock<Subscription>,
     sink: RwLock<Option<Weak<dyn Invalidate>>>,
     created: Option<Time>,
+    /// When treefork itself changed the base.
+    ours: Vec<Span>,
     paths: Mutex<BTreeMap<RelPath, What>>,
     record: Option<Mutex<File>>,
     /// A watch was refused for lack of room: said once.
@@ -61,6 +64,7 @@ impl std::fmt::Debug for Drift {
 
 impl Drift {
     pub(super) fn open(work: Option<BorrowedFd<'_>>, created: Option<Time>) -> Result<Self> {
+        let ours = work.map(|work| ours::read(&work)).transpose()?.unwrap_or_default();
         let mut paths = BTreeMap::new();
         let record = match work {
             Some(work) => {
@@ -81,6 +85,7 @@ impl Drift {
             subscription: OnceLock::new(),
             sink: RwLock::new(None),
             created,
+            ours,
             paths: Mutex::new(paths),
             record,
             limited: AtomicBool::new(false),
@@ -118,7 +123,8 @@ impl Drift {
 
     /// A base object seen in a lookup: changed since the fork was made?
     pub(super) fn notice(&self, path: &RelPath, stat: &Stat) {
-        if self.created.is_some_and(|created| stat.ctime > created) {
+        let is_younger = self.created.is_some_and(|created| stat.ctime > created);
+        if is_younger && !self.ours.iter().any(|span| span.holds(stat.ctime)) {
             self.note(path);
         }
     }
@@ -185,6 +191,10 @@ impl Overlay {
     fn name_changed(&self, node: &Arc<Node>, dir: &Dir, lower: &LowerDir, name: &OsStr, new: bool) {
         let path = lower.path.join(name);
         if self.is_preserved(&path) || self.leaves_out(lower, name) {
+            return;
+        }
+        let stat = self.lower_dir(node, lower).and_then(|(_, fd)| At::new(&*fd, name).try_stat());
+        if stat.is_ok_and(|stat| self.is_restored(&lower.layer, &path, stat)) {
             return;
         }
         let was_there = !new && !dir.absent.lock().contains(name);
@@ -254,7 +264,11 @@ impl Overlay {
 
     /// The directory itself was moved, removed or given other attributes.
     fn dir_changed(&self, node: &Arc<Node>, lower: &LowerDir) {
-        if self.is_preserved(&lower.path) {
+        let stat = open_beneath(&lower.layer.root, &lower.path, OFlags::PATH | OFlags::DIRECTORY)
+            .and_then(|fd| Stat::of(fd.as_fd()));
+        if self.is_preserved(&lower.path)
+            || stat.is_ok_and(|stat| self.is_restored(&lower.layer, &lower.path, Some(stat)))
+        {
             return;
         }
         self.drift.note(&lower.path);

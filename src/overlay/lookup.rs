@@ -210,7 +210,7 @@ impl Overlay {
             (None, None) => return Err(Errno::IO),
         };
         if let (Some(stat), Some(lower)) = (&top, lowers.first()) {
-            self.drift.notice(&lower.path, stat);
+            self.drift.notice(&lower.path, &self.without_our_names(&lower.layer, *stat));
         }
         let lowers: Arc<[LowerDir]> = lowers.into();
         let marks = upper.as_ref().map(|(_, marks)| marks.clone()).unwrap_or_default();

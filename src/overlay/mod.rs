@@ -223,6 +223,8 @@ pub struct Overlay {
     /// Itself, for what goes on in the background.
     me: Weak<Overlay>,
     layers: RwLock<Vec<Arc<Layer>>>,
+    /// Paths that merges which were undone had meant to add.
+    withdrawn: Mutex<HashSet<RelPath>>,
     upper: Option<Upper>,
     table: Table,
     /// Shared by whoever goes by names, exclusive while a rename changes them. See `node` for the order of locks.
@@ -292,6 +294,7 @@ impl Overlay {
             me: Weak::clone(me),
             large,
             layers: RwLock::new(layers),
+            withdrawn: Mutex::default(),
             upper,
             table: Table::new(root),
             names: RwLock::new(()),

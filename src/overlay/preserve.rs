@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::layer::resolve::{LowerDir, see};
 use crate::layer::tree::Layer;
 use crate::names::RelPath;
 use crate::sys::calls::Dir;
-use crate::sys::{Ident, Stat, open_beneath};
+use crate::sys::{At, Ident, Stat, open_beneath};
 
 impl Overlay {
     /// A layer is being made in this directory, and its attributes are complete: objects of the base are about to get one
@@ -100,6 +100,65 @@ impl Overlay {
         Ok(())
     }
 
+    /// The merge that a preserved layer was made for was undone: the base has everything again that stands in the layer, in
+    /// the directory given, and the fork reads there from now on, before the layer is emptied. What the layer says of
+    /// attributes stays true: the objects have been changed by nobody but us.
+    pub fn withdraw(&self, dir: &OwnedFd) -> Result<()> {
+        let root = At::new(dir, preserved::TREE).stat()?.ident();
+        let _names = self.names.write();
+        let layers = self.layers.read();
+        let is_it = |layer: &&Arc<Layer>| {
+            layer.is_preserved() && Stat::of(layer.root.as_fd()).is_ok_and(|stat| stat.ident() == root)
+        };
+        let Some(layer) = layers.iter().find(is_it) else { return Ok(()) };
+        let Some(base) = layers.iter().find(|layer| !layer.marked) else { return Ok(()) };
+        self.gather(layer, base, &RelPath::root())
+    }
+
+    /// Gives the live nodes their part of the base back, for that of a layer.
+    fn gather(&self, layer: &Arc<Layer>, base: &Arc<Layer>, path: &RelPath) -> Result<()> {
+        let Some(seen) = see(layer, path)? else { return Ok(()) };
+        if seen.whiteout {
+            self.withdrawn.lock().insert(path.clone());
+            return Ok(());
+        }
+        let node = if path.is_root() { self.table.get(ROOT) } else { self.table.get(seen.shown.ino) };
+        let node = node.filter(|node| node.ident == seen.shown.ident());
+        if !seen.stat.is_dir() {
+            if let Some(file) = node.as_ref().and_then(|node| node.file().ok())
+                && let Place::Lower { layer: old, .. } = &mut file.state.write().place
+                && old.id == layer.id
+            {
+                *old = Arc::clone(base);
+            }
+            node.inspect(|node| self.fds.remove(self.owner, node.id, Slot::Read));
+            return Ok(());
+        }
+        let dir = open_beneath(&layer.root, path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        for entry in Dir::read_from(&dir)? {
+            let entry = entry?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name != "." && name != ".." {
+                self.gather(layer, base, &path.join(name))?;
+            }
+        }
+        if let Some(node) = node {
+            let part = LowerDir { layer: Arc::clone(base), path: path.clone(), ident: node.ident };
+            take_out(&node, layer.id, part);
+            self.fds.remove(self.owner, node.id, Slot::LowerDir(layer.id));
+            self.forget_listing(&node);
+        }
+        Ok(())
+    }
+
+    /// Whether a path of the base is as it was, and has only been away, or there, for a merge that was undone.
+    pub(super) fn is_restored(&self, layer: &Layer, path: &RelPath, stat: Option<Stat>) -> bool {
+        match stat {
+            Some(stat) => self.without_our_names(layer, stat) != stat,
+            None => self.withdrawn.lock().contains(path),
+        }
+    }
+
     /// A live file reads from the layer from now on, where it stands under the path that it had in the base: the base's
     /// object may go, or may be written to where it is.
     fn follow(&self, node: &Node, layer: &Arc<Layer>) {
@@ -165,6 +224,19 @@ impl Overlay {
             .filter(|layer| layer.is_preserved())
             .any(|layer| matches!(see(layer, path), Ok(Some(_))))
     }
+}
+
+/// Takes the part of a preserved layer out of a directory; where it hid the base's, that takes its place.
+fn take_out(node: &Node, layer: u32, base: LowerDir) {
+    let Kind::Dir(dir) = &node.kind else { return };
+    let mut state = dir.state.write();
+    let mut lowers = state.lowers.to_vec();
+    let before = lowers.len();
+    lowers.retain(|lower| lower.layer.id != layer);
+    if lowers.len() < before && lowers.iter().all(|lower| lower.layer.marked) {
+        lowers.push(base);
+    }
+    state.lowers = lowers.into();
 }
 
 /// Puts a part of a preserved layer right above the base's part of a directory, or in its place where it is opaque.

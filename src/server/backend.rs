@@ -140,6 +140,11 @@ impl Mounted for Served {
         settle(&self.overlay)
     }
 
+    fn withdraw(&self, layer: &Layer) -> Result<()> {
+        let dir = sys::open_root(&layer.dir).context("cannot open the preserved layer", &layer.dir)?;
+        self.overlay.withdraw(&dir).context("cannot do without the preserved layer", &layer.dir)
+    }
+
     fn sync(&self) -> Result<()> {
         self.settle()?;
         self.overlay.sync_all().map_err(|e| Error::io("cannot sync the fork", e))

@@ -128,6 +128,12 @@ impl Client {
         self.tell(&Request::Expect { id: id.to_owned(), layer })
     }
 
+    /// Has a fork read past a preserved layer before it is emptied. False as of [`preserve`](Self::preserve).
+    pub fn withdraw(&self, id: &str, layer: &Path) -> Result<bool> {
+        let layer = Layer { dir: layer.to_path_buf() };
+        self.tell(&Request::Withdraw { id: id.to_owned(), layer })
+    }
+
     /// Tells something to the mount of a fork, if it is mounted.
     fn tell(&self, request: &Request) -> Result<bool> {
         match self.ask_running(request) {

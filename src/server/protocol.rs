@@ -92,6 +92,13 @@ pub(super) enum Request {
         /// The layer.
         layer: Layer,
     },
+    /// Read through this preserved layer no more: the base has everything of it again. It is not emptied yet.
+    Withdraw {
+        /// The fork.
+        id: String,
+        /// The layer.
+        layer: Layer,
+    },
     /// Complete the large files of this fork that are still being copied up, whether it is mounted or not.
     Settle(MountSpec),
     /// Bring all that was written in the fork to the disk, large files complete.
@@ -113,6 +120,7 @@ impl Request {
             | Request::Attach(_)
             | Request::Unmount { .. }
             | Request::Preserve { .. }
+            | Request::Withdraw { .. }
             | Request::Expect { .. }
             | Request::Settle(_)
             | Request::Sync { .. }

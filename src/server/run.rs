@@ -290,6 +290,7 @@ impl Server {
             Request::Preserve { id, layer } => self.table.preserve(&id, layer)?,
             Request::Expect { id, layer } => self.table.get(&id)?.expect(&layer)?,
             Request::Settle(spec) => self.table.settle(&spec)?,
+            Request::Withdraw { id, layer } => self.table.get(&id)?.withdraw(&layer)?,
             Request::Sync { id } => self.table.get(&id)?.sync()?,
             Request::Shutdown => {
                 self.table.unmount_all();

@@ -52,6 +52,8 @@ pub trait Mounted: Send + Sync {
     fn preserve(&self, layer: &Layer) -> Result<()>;
     /// Shows the attributes of a layer that is being made for objects that only gain a name by it.
     fn expect(&self, layer: &Layer) -> Result<()>;
+    /// Reads past a preserved layer, which is about to be emptied, from now on.
+    fn withdraw(&self, layer: &Layer) -> Result<()>;
 }
 
 #[derive(Default)]
@@ -319,6 +321,9 @@ mod tests {
             Ok(())
         }
         fn expect(&self, _: &Layer) -> Result<()> {
+            Ok(())
+        }
+        fn withdraw(&self, _: &Layer) -> Result<()> {
             Ok(())
         }
     }

@@ -243,8 +243,17 @@ pub fn open_root(path: &Path) -> Result<OwnedFd, Errno> {
 ///
 /// `EXDEV` where it would leave, `ELOOP` where a component is a link (`openat2(2)`, Linux 5.6).
 pub fn open_beneath(root: &impl AsFd, path: &RelPath, flags: OFlags) -> Result<OwnedFd, Errno> {
+    open_resolved(root, path, flags, ResolveFlags::empty())
+}
+
+/// Like [`open_beneath`], and on the mount of `root`: `EXDEV` where another mount is on the way.
+pub fn open_on_mount(root: &impl AsFd, path: &RelPath, flags: OFlags) -> Result<OwnedFd, Errno> {
+    open_resolved(root, path, flags, ResolveFlags::NO_XDEV)
+}
+
+fn open_resolved(root: &impl AsFd, path: &RelPath, flags: OFlags, more: ResolveFlags) -> Result<OwnedFd, Errno> {
     let path = if path.is_root() { Path::new(".") } else { path.as_path() };
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | more;
     loop {
         // EAGAIN: a rename elsewhere raced with the walk; the manual page says to try again.
         match calls::openat2(root, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {

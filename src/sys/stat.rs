@@ -22,6 +22,12 @@ impl Time {
         // Both in range: the kernel keeps nanoseconds below a thousand million.
         Self { sec: now.tv_sec, nsec: now.tv_nsec as u32 }
     }
+
+    /// The time that no change made from here on is older than: file systems go by a clock that lags a tick behind.
+    pub fn of_changes() -> Self {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+        Self { sec: now.tv_sec, nsec: now.tv_nsec as u32 }
+    }
 }
 
 impl From<StatxTimestamp> for Time {

@@ -57,6 +57,33 @@ $fork/sub:" ]
     as_user(&treefork, 0o666, script).ok();
 }
 
+/// A directory of the base that the user may not write to: nothing of the merge lands, and the fork is whole.
+#[test]
+fn a_merge_that_may_not_write_in_the_middle() {
+    let treefork = Treefork::new();
+    let script = r#"
+        mkdir -p base/a base/closed; for f in base/a/f base/closed/f base/z; do echo one > $f; done
+        fork=$("$BIN" create base --label a --strategy overlay)
+        for f in a/f closed/f z; do echo more >> "$fork/$f"; done
+        chmod 555 base/closed
+        before=$(find base -printf '%p %m %i %T@\n'; cat base/a/f base/closed/f base/z)
+        if "$BIN" merge a 2> complaint; then exit 1; fi
+        grep -q 'closed/f.*Permission denied' complaint
+        [ "$before" = "$(find base -printf '%p %m %i %T@\n'; cat base/a/f base/closed/f base/z)" ]
+        [ "$(cat "$fork/a/f" "$fork/closed/f")" = "one
+more
+one
+more" ]
+        chmod 755 base/closed
+        "$BIN" merge a
+        [ "$(cat base/closed/f base/z)" = "one
+more
+one
+more" ]
+        "$BIN" serve --stop"#;
+    as_user(&treefork, 0o666, script).ok();
+}
+
 /// Where only root may open the device, not even the helper can mount for a user: that is said, with the remedy.
 #[test]
 fn with_a_device_that_is_closed() {

@@ -205,6 +205,14 @@ fn only_some_paths_and_the_rest_later() {
 }
 
 #[test]
+fn one_name_of_a_file_brings_its_other_names() {
+    let work = Work::plain("mkdir d; echo 1 > d/a; ln d/a b");
+    work.fork("part", "echo 2 >> d/a; echo n > d/new; ln d/new new; echo no > no");
+    work.merge("part", &["--only", "d"]);
+    assert_eq!(work.in_base("cat b new; stat -c %h d/a d/new; ls"), "1\n2\nn\n2\n2\nb\nd\nnew");
+}
+
+#[test]
 fn a_kept_fork_goes_on_from_the_merged_state() {
     let work = Work::plain(BASE);
     let fork = work.fork("kept", EVERYTHING);

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use super::kit::Work;
-use crate::common::{Image, Look, Run, Tree, assert_same};
+use crate::common::{Image, Look, Run, Tree, Treefork, assert_same};
 
 const BASE: &str = "mkdir d e; seq 9 > f; seq 99 > d/x; echo e > e/f; echo z > z";
 const WORK: &str = "echo more >> f; echo in >> d/x; mkdir n; echo n > n/n; rm -r e; echo z2 > z";
@@ -81,6 +81,33 @@ fn a_full_parent_stays_as_it_was() {
     work.treefork.ok(["merge", "big"]);
     assert_eq!(env.sh(&base, "cat f; ls"), "small\nd\nf\nlost+found\nz".replace("lost+found\n", ""));
     work.treefork.ok(["serve", "--stop"]);
+}
+
+#[test]
+fn a_parent_that_becomes_read_only_in_the_middle() {
+    for point in ["merge.stage.object", "merge.step", "merge.times"] {
+        let image = Image::ext4(16);
+        let work = Work { treefork: Treefork::new(), base: image.dir("base") };
+        work.in_base(BASE);
+        let fork = work.fork("w", WORK);
+        let (before, wanted) = (Tree::at(&work.base), Tree::at(&fork));
+        let paused = Paused::at(&work, point);
+        let remount = |how: &str| work.in_base(&format!("mount -o remount,{how} {}", image.path().display()));
+        remount("ro");
+        let output = paused.go_on();
+        assert_eq!(output.status.code(), Some(1), "{point}: {output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("Read-only"), "{point}: {output:?}");
+        remount("rw");
+        // What could not be undone then is undone by the next command.
+        work.treefork.ok(["list"]);
+        assert_same(&before, &Tree::at(&work.base), &format!("the parent, {point}"));
+        assert_eq!(work.leftovers(), Vec::<std::path::PathBuf>::new());
+        let path = work.treefork.ok(["path", "w"]).text();
+        assert_same(&wanted, &Tree::at(path.as_ref()), &format!("the fork, {point}"));
+        work.merge("w", &[]);
+        assert_same(&wanted, &Tree::at(&work.base), &format!("the parent at last, {point}"));
+        work.treefork.ok(["serve", "--stop"]);
+    }
 }
 
 /// A merge that has stopped itself at a point; goes on, and to its end, when told.

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::common::{Look, Repo, Run, Shape, Treefork, assert_same};
+use crate::common::{Look, Repo, Run, Shape, Treefork, assert_same, eventually};
 
 /// Forks that look on, and merges that they must not notice.
 const READERS: usize = 8;
@@ -95,7 +96,25 @@ fn merge_something(treefork: &Treefork, base: &Path, n: usize) {
 const WRITERS: usize = 20;
 const ROUNDS: usize = 10;
 
-/// Cases 82 and 92: of merges that touch the same files one lands and the others are refused, each whole.
+/// What a writer does in one of its rounds: to files that others fight for, and to what is its own.
+fn work_of(writer: usize, round: usize) -> String {
+    let (tag, own) = (format!("w{writer}-r{round}"), format!("private/w{writer}"));
+    let shared = shared_by(writer, round);
+    let more = match round % 4 {
+        0 => format!("echo {tag} >> {own}/log; chmod 6{}0 {own}/mode", round % 8),
+        1 => format!("for d in {own}/sub*; do mv $d {own}/sub-{tag}; echo {tag} > {own}/sub-{tag}/f; done"),
+        2 => format!("ln -sfn {tag} {own}/link; mkdir -p {own}/new/{tag}; echo {tag} > {own}/new/{tag}/f"),
+        _ => format!("rm -rf {own}/new {own}/x*; ln {own}/log {own}/x-{tag}; mkfifo {own}/x-fifo-{tag}"),
+    };
+    format!("echo {tag} > own/{tag}; echo {tag} > shared/{shared}.a; echo {tag} > shared/{shared}.b; {more}")
+}
+
+fn shared_by(writer: usize, round: usize) -> usize {
+    (writer * 3 + round) % 8
+}
+
+/// Cases 82 and 92: of merges that touch the same files one lands and the others are refused, each whole; and the base is
+/// what the work of those that landed makes of it, one after the other.
 #[test]
 fn two_hundred_merges_at_once_land_whole_or_not_at_all() {
     let treefork = Treefork::new();
@@ -105,8 +124,12 @@ fn two_hundred_merges_at_once_land_whole_or_not_at_all() {
         &base,
         "mkdir shared own; for i in 0 1 2 3 4 5 6 7; do echo none > shared/$i.a; echo none > shared/$i.b; done",
     );
-    treefork.env().sh(&base, "git add -A; git commit -qm shared");
-    let landed: Mutex<BTreeMap<String, usize>> = Mutex::default();
+    let dirs = format!("for w in $(seq 0 {}); do mkdir -p private/w$w/sub; ", WRITERS - 1);
+    treefork
+        .env()
+        .sh(&base, &(dirs + "echo > private/w$w/log; echo > private/w$w/mode; echo > private/w$w/sub/f; done"));
+    treefork.env().sh(&base, "git add -A; git commit -qm shared; cp -a . ../serial");
+    let landed: Mutex<BTreeMap<String, (usize, usize)>> = Mutex::default();
     let refused = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for writer in 0..WRITERS {
@@ -114,15 +137,11 @@ fn two_hundred_merges_at_once_land_whole_or_not_at_all() {
             scope.spawn(move || {
                 for round in 0..ROUNDS {
                     let tag = format!("w{writer}-r{round}");
-                    let shared = (writer * 3 + round) % 8;
                     let fork = treefork.create(base, &tag);
-                    let script = format!(
-                        "echo {tag} > own/{tag}; echo {tag} > shared/{shared}.a; echo {tag} > shared/{shared}.b"
-                    );
-                    treefork.env().sh(&fork, &script);
-                    let merge = treefork.command(["merge", &tag, "--wait", "120"]).done();
+                    treefork.env().sh(&fork, &work_of(writer, round));
+                    let merge = treefork.command(["merge", &tag, "--allow-delete", "--wait", "120"]).done();
                     match merge.code() {
-                        0 => drop(landed.lock().expect("whole").insert(tag, shared)),
+                        0 => drop(landed.lock().expect("whole").insert(tag, (writer, round))),
                         1 => {
                             refused.fetch_add(1, Ordering::Relaxed);
                             assert!(fork.join("own").join(&tag).exists(), "a refused fork lives");
@@ -146,8 +165,24 @@ fn two_hundred_merges_at_once_land_whole_or_not_at_all() {
         let read = |half: &str| fs::read_to_string(base.join(format!("shared/{shared}.{half}"))).expect("there");
         let (a, b) = (read("a"), read("b"));
         assert_eq!(a, b, "the halves of one merge");
-        assert!(a == "none\n" || landed.get(a.trim()) == Some(&shared), "{a:?} is of a merge that landed");
+        let writer = landed.get(a.trim()).map(|&(writer, round)| shared_by(writer, round));
+        assert!(a == "none\n" || writer == Some(shared), "{a:?} is of a merge that landed");
     }
+    // One after the other: each brought a file of its own, whose change time is that of its landing.
+    let mut order: Vec<(i64, i64, &(usize, usize))> = landed
+        .iter()
+        .map(|(tag, work)| {
+            let stat = fs::symlink_metadata(base.join("own").join(tag)).expect("landed");
+            (stat.ctime(), stat.ctime_nsec(), work)
+        })
+        .collect();
+    order.sort_unstable();
+    let serial = treefork.env().join("serial");
+    for (.., &(writer, round)) in order {
+        treefork.env().sh(&serial, &work_of(writer, round));
+    }
+    let look = Look::default().no_mtime().without(".git");
+    assert_same(&look.at(&serial), &look.at(&base), "the base and the serial replay");
     treefork.env().git(&base, ["fsck"]);
     let said = status(&treefork, &base);
     assert_eq!(said.lines().filter(|line| line.contains("own/")).count(), 1, "{said}");
@@ -195,4 +230,40 @@ fn a_commit_is_no_ancestor_of_a_file_that_was_edited_before_the_fork() {
     let done = treefork.fails(1, ["merge", "a"]);
     assert!(done.text().contains("changed on both sides"), "{}", done.text());
     assert_eq!(fs::read_to_string(&file).expect("there"), format!("{}one more line\n", committed.to_uppercase()));
+}
+
+/// A merge that is undone leaves nothing in the way of the forks that it was to be hidden from: what somebody then changes
+/// in the base is drift like any other, and nothing of the undone merge is.
+#[test]
+fn an_undone_merge_leaves_nothing_preserved() {
+    for (fault, restart) in [("fail=28", false), ("kill", false), ("fail=28", true)] {
+        let treefork = Treefork::new();
+        let base = treefork.env().dir("base");
+        treefork.env().sh(&base, "mkdir -p d/sub gone; echo f > f; echo x > d/sub/x; echo g > gone/g; echo o > other");
+        let [reader, writer] = ["reader", "writer"].map(|label| treefork.create(&base, label));
+        let before = look().at(&reader);
+        treefork.env().sh(&writer, "echo more >> f; echo more >> d/sub/x; rm -r gone; mkdir new; echo n > new/n");
+        treefork.command(["merge", "writer"]).env("TREEFORK_FAULT", format!("merge.sync:{fault}")).done();
+        treefork.ok(["list"]);
+        if restart {
+            treefork.restart("reader");
+        }
+        assert_same(&before, &look().at(&reader), "the reader after a merge that was undone");
+        let links = treefork.env().sh(&base, "stat -c '%h %n' f d/sub/x gone/g; ls new 2>&1 || true");
+        assert_eq!(links.matches("1 ").count(), 3, "{fault}: {links}");
+        let drift = || {
+            let shown = treefork.ok(["show", "reader", "--json"]).text();
+            serde_json::from_str::<serde_json::Value>(&shown).expect("JSON")["drift"].clone()
+        };
+        assert_eq!(drift(), serde_json::json!([]), "{fault}");
+        // In place, so that it is the same object.
+        treefork.env().sh(&base, "echo theirs >> f; echo theirs > gone/h");
+        eventually("the change shows", || fs::read(reader.join("f")).is_ok_and(|text| text == b"f\ntheirs\n"));
+        eventually("it counts as drift", || drift() == serde_json::json!(["f", "gone/h"]));
+        // And the next merge is hidden as ever.
+        treefork.env().sh(&base, "sed -i '/theirs/d' f; rm gone/h");
+        treefork.ok(["merge", "writer", "--resolve", "ours", "."]);
+        assert_eq!(fs::read_to_string(reader.join("d/sub/x")).expect("there"), "x\n");
+        assert!(reader.join("gone/g").exists() && !reader.join("new").exists(), "{fault}");
+    }
 }

@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags};
 use super::super::Source;
 use super::super::compare::{self, skip};
 use super::super::journal::{Op, Seen};
-use super::super::repository::{Repository, finish, output};
+use super::super::repository::{Repository, finish};
 use crate::copy;
 use crate::error::{Context, Result};
 use crate::names::RelPath;
@@ -87,8 +87,8 @@ impl Repository {
         // The stage is open here, not there: git gets it by the path of this process's descriptor.
         let staged = format!("/proc/{}/fd/{name}/{INDEX_SLOT}", std::process::id());
         finish(command.env("GIT_INDEX_FILE", staged), &input)?;
-        let made = old.map_or(Ok(()), |old| {
-            copy::metadata(from, to, &old, skip).and_then(|()| {
+        let made = old.as_ref().map_or(Ok(()), |old| {
+            copy::metadata(from, to, old, skip).and_then(|()| {
                 // Its times are those of the new content.
                 to.utimens(&rustix::fs::Timestamps {
                     last_access: rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW },
@@ -97,13 +97,16 @@ impl Repository {
             })
         });
         made.context(cannot, &self.repo.top)?;
+        if let Some((uid, gid)) = self.foreign_owner().filter(|_| old.is_none()) {
+            to.chown(Some(uid), Some(gid)).context(cannot, &self.repo.top)?;
+        }
         crate::durable::sync_fd(std::os::fd::AsFd::as_fd(&to.open(OFlags::PATH).context(cannot, &self.repo.top)?))
             .context(cannot, &self.repo.top)?;
         let new = Seen::from(&to.stat().context(cannot, &self.repo.top)?);
         let slot = INDEX_SLOT.to_owned();
         Ok(match old {
-            Some(old) => Op::Swap { path, slot, old: (&old).into(), new },
-            None => Op::Attach { path, slot, new },
+            Some(old) => Op::Swap { path, slot, old: (&old).into(), new, direct: false },
+            None => Op::Attach { path, slot, new, direct: false },
         })
     }
 
@@ -111,7 +114,7 @@ impl Repository {
     /// does the same by itself whenever it looks.
     pub(crate) fn refresh(&self) {
         // It fails where files differ from the index, which is nothing but the truth.
-        let _ = output(&mut self.git.command(["update-index", "-q", "--refresh"]), &[]);
+        let _ = self.write(&["update-index", "-q", "--refresh"], &[]);
     }
 }
 

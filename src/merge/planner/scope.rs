@@ -1,5 +1,6 @@
 //! What is part of a merge: what was asked for, what is no git directory, what git does not ignore.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use super::super::Os;
@@ -13,6 +14,23 @@ use super::{Planner, failed};
 use crate::error::Result;
 use crate::names::RelPath;
 
+/// The objects with several names of which at least one is asked for.
+pub(super) fn named(changes: &[Change], only: &[RelPath]) -> HashSet<(u64, u64)> {
+    changes.iter().filter(|change| is_below(&change.path, only)).filter_map(object).collect()
+}
+
+/// The object of a change, if it has several names.
+fn object(change: &Change) -> Option<(u64, u64)> {
+    match &change.what {
+        What::Put(put) if put.stat.nlink > 1 => Some((put.stat.dev, put.stat.ino)),
+        _ => None,
+    }
+}
+
+fn is_below(path: &RelPath, dirs: &[RelPath]) -> bool {
+    dirs.iter().any(|dir| path.as_path().starts_with(dir.as_path()))
+}
+
 impl Planner<'_> {
     pub(super) fn is_closed(&self, path: &RelPath) -> bool {
         !self.closed.is_empty()
@@ -23,11 +41,11 @@ impl Planner<'_> {
         let only = &self.options.only;
         let container = matches!(change.what, What::Mkdir(_) | What::Move { .. } | What::Attributes { .. });
         only.is_empty()
-            || only.iter().any(|wanted| {
-                change.path.as_path().starts_with(wanted.as_path())
-                    // What leads there comes along.
-                    || container && wanted.as_path().starts_with(change.path.as_path())
-            })
+            || is_below(&change.path, only)
+            // What leads there comes along.
+            || container && only.iter().any(|wanted| wanted.as_path().starts_with(change.path.as_path()))
+            // And so do the other names of an object, or it would be two.
+            || object(change).is_some_and(|key| self.named.contains(&key))
     }
 
     /// Deals with what is in a git directory; true where that was it.

@@ -31,6 +31,10 @@ impl Replay<'_> {
         self.sync().context("cannot sync", &self.parent.path)?;
         point("merge.undo.taken", &self.parent.path)?;
         self.give_back()?;
+        point("merge.undo.preserved", &self.parent.path)?;
+        if !self.journal.layer.as_os_str().is_empty() {
+            (self.withdraw)(&self.journal.layer)?;
+        }
         self.clear()
     }
 
@@ -62,14 +66,12 @@ impl Replay<'_> {
             Op::Detach { path, slot, seen } => {
                 let Some(held) = self.slot(slot).try_stat().context(cannot, path.as_path())? else { return Ok(()) };
                 debug_assert!(held.ident() == seen.ident || !held.is_dir(), "a slot holds what was put there");
-                let back = self.exchange_names(path, |at| move_new(self.slot(slot), at));
-                if held.is_dir() {
-                    self.parent.forget();
-                }
+                let back = self.parent.with_fresh(path, |at| move_new(self.slot(slot), at));
+                self.parent.forget();
                 back.map_err(|e| self.stuck(e, path))
             }
-            Op::Swap { path, slot, new, .. } => self.unswap(path, slot, new),
-            Op::Attach { path, slot, new } => {
+            Op::Swap { path, slot, new, direct, .. } => self.unswap(path, slot, new, *direct),
+            Op::Attach { path, slot, new, direct } => {
                 let there = match self.parent.with(path, |at| at.try_stat()) {
                     Ok(there) => there,
                     Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => None,
@@ -78,7 +80,8 @@ impl Replay<'_> {
                 if there.is_none_or(|stat| stat.ident() != new.ident) {
                     return Ok(());
                 }
-                let back = self.exchange_names(path, |at| move_new(at, self.slot(slot)));
+                let waiting = self.waiting(path, slot, *direct);
+                let back = self.parent.with_fresh(path, |at| waiting.with(|slot| move_new(at, slot)));
                 self.parent.forget();
                 back.map_err(|e| self.stuck(e, path))
             }
@@ -93,8 +96,9 @@ impl Replay<'_> {
         }
     }
 
-    fn unswap(&self, path: &RelPath, slot: &str, new: &Seen) -> Result<()> {
+    fn unswap(&self, path: &RelPath, slot: &str, new: &Seen, direct: bool) -> Result<()> {
         let cannot = "cannot undo the change of";
+        let waiting = self.waiting(path, slot, direct);
         let aside = aside(slot);
         let ours = |stat: &Stat| stat.ident() == new.ident;
         let there = match self.parent.with(path, |at| at.try_stat()) {
@@ -105,16 +109,16 @@ impl Replay<'_> {
         let is_new = there.as_ref().is_some_and(ours);
         if self.slot(&aside).try_stat().context(cannot, path.as_path())?.is_some() {
             if is_new {
-                let out = self.exchange_names(path, |at| move_new(at, self.slot(slot)));
+                let out = self.parent.with_fresh(path, |at| waiting.with(|slot| move_new(at, slot)));
                 out.map_err(|e| self.stuck(e, path))?;
             }
-            let back = self.exchange_names(path, |at| move_new(self.slot(&aside), at));
+            let back = self.parent.with_fresh(path, |at| move_new(self.slot(&aside), at));
             return back.map_err(|e| self.stuck(e, path));
         }
         if !is_new {
             return Ok(());
         }
-        let back = self.exchange_names(path, |at| self.slot(slot).rename_with(at, RenameFlags::EXCHANGE));
+        let back = self.parent.with_fresh(path, |at| waiting.with(|slot| slot.rename_with(at, RenameFlags::EXCHANGE)));
         back.map_err(|e| self.stuck(e, path))
     }
 
