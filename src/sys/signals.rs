@@ -1,4 +1,5 @@
-//! Blocking signals, and catching them with where they came from: a byte each through a pipe, which a thread can read.
+//! Blocking signals, catching them with where they came from (a byte each through a pipe, which a thread can read), and
+//! stopping by one.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -83,6 +84,20 @@ fn catch(signal: i32) -> io::Result<()> {
     match unsafe { libc::sigaction(signal, &new, std::ptr::null_mut()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Stops this process by this signal, as if it were not caught; returns when it is continued.
+pub fn stop_by(signal: i32) {
+    let (mut old, default) = (MaybeUninit::<libc::sigaction>::zeroed(), MaybeUninit::<libc::sigaction>::zeroed());
+    // SAFETY: all zeroes is a valid `sigaction` and asks for the default; the old one is put back only where the call has
+    // filled it. `raise` sends the signal to this thread, which stops before it returns.
+    unsafe {
+        let replaced = libc::sigaction(signal, default.as_ptr(), old.as_mut_ptr()) == 0;
+        libc::raise(signal);
+        if replaced {
+            libc::sigaction(signal, old.as_ptr(), std::ptr::null_mut());
+        }
     }
 }
 

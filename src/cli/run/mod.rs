@@ -13,7 +13,6 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
-use rustix::process::Signal;
 use serde::Serialize;
 
 use super::create;
@@ -23,7 +22,7 @@ use crate::api::{caveat, create_fork, target};
 use crate::config;
 use crate::error::{Error, Kind, Result};
 use crate::fork::{Forks, Record, Request, journal};
-use crate::run::{self, Environment, Event, Handle, Outcome};
+use crate::run::{self, Environment, Outcome};
 use crate::strategy::Way;
 
 pub(super) use check::Check;
@@ -203,9 +202,10 @@ fn in_fork(forks: &Forks, record: &Record, job: run::Job, signals: &signals::For
         output::note(&format!("{caveat}; --isolation cwd lets it write"));
     }
     let terminal = signals::Terminal::remember();
-    let running = run::start(target(forks, record), job)?;
+    signals.expect();
+    let running = run::start(target(forks, record), job).inspect_err(|_| signals.rest())?;
     signals.reach(running.handle());
-    let outcome = running.wait(stop_along);
+    let outcome = running.wait(signals::stop_along);
     signals.rest();
     terminal.take_back();
     let outcome = outcome?;
@@ -228,15 +228,6 @@ fn only_a_namespace_can_mount() -> bool {
     let helper = || std::env::split_paths(&path).any(|dir| dir.join("fusermount3").exists());
     let device = || std::fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
     !capable && !helper() && device()
-}
-
-/// A command that was stopped by SIGSTOP stops `treefork` along, so that the shell above notices; when the shell lets
-/// it go on, the command does. (What a terminal sends reaches both anyway.)
-fn stop_along(event: Event, handle: &Handle) {
-    if event == Event::Stopped(Signal::STOP.as_raw()) {
-        let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
-        handle.signal(Signal::CONT);
-    }
 }
 
 fn print_summary(record: &Record, outcome: &Outcome, fork_is: Option<&'static str>) -> Result<()> {

@@ -163,7 +163,7 @@ impl Shared<'_> {
     fn end_all_on_signals(&self) -> Result<Arc<AtomicI32>> {
         let signal = Arc::new(AtomicI32::new(0));
         let (caught, stop, running) = (signal.clone(), self.stop.clone(), self.running.clone());
-        signals::listen(move |signal| {
+        signals::listen(&signals::ENDING, move |signal| {
             caught.store(signal.signal, Ordering::Relaxed);
             end(&stop, &running);
         })?;
