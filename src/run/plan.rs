@@ -17,7 +17,7 @@ use super::place::{self, Base};
 use super::{Attach, Isolation, Job, Root, SharedGit, Target, descriptors, guard};
 use crate::error::{Context, Error, Kind, Result};
 use crate::sys::cell::{Cwd, IdMaps, Plan, Program, SLOTS, Spaces, Step};
-use crate::sys::{Stat, open_root};
+use crate::sys::{Stat, mounts, open_root};
 
 /// A plan, and what the caller's side has to do while it is carried out.
 pub(super) struct Prepared {
@@ -265,19 +265,36 @@ fn hide(path: &Path) -> Result<Step> {
 /// What real root could reach the base or the machine's other processes through, although it has no privilege over
 /// them in its user namespace, because the kernel asks for user 0 alone: settings of the kernel and disks.
 fn disarm_root(steps: &mut Vec<Step>) -> Result<()> {
-    for path in ["/proc/sys", "/proc/sysrq-trigger"].map(Path::new).into_iter().filter(|path| path.exists()) {
+    const SETTINGS: [&str; 6] =
+        ["/proc/sys", "/proc/sysrq-trigger", "/proc/bus", "/proc/fs", "/proc/irq", "/proc/scsi"];
+    for path in SETTINGS.map(Path::new).into_iter().filter(|path| path.exists()) {
         let path = string(path)?;
         steps.push(Step::Bind { from: path.clone(), to: path.clone() });
         steps.push(Step::ReadOnly { path, below: false });
     }
+    // Programs that the kernel starts, its tracing, the connections of other forks. Control groups ask for privileges.
+    for mount in mounts().context("cannot read", "/proc/self/mountinfo")? {
+        if mount.point.starts_with("/sys") && !mount.kind.starts_with("cgroup") {
+            steps.push(Step::ReadOnly { path: string(&mount.point)?, below: false });
+        }
+    }
     for dir in ["/dev", "/dev/mapper"] {
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-            if entry.file_type().is_ok_and(|kind| kind.is_block_device()) {
+            if entry.file_type().is_ok_and(|kind| kind.is_block_device() || is_disk(&kind, &entry.file_name())) {
                 steps.push(Step::HideFile(string(entry.path())?));
             }
         }
     }
+    if Path::new("/dev/bsg").is_dir() {
+        steps.push(hide(Path::new("/dev/bsg"))?);
+    }
     Ok(())
+}
+
+/// Whether a character device leads to a disk: the generic ones of SCSI and NVMe.
+fn is_disk(kind: &fs::FileType, name: &OsStr) -> bool {
+    let name = name.as_bytes();
+    kind.is_char_device() && (name.starts_with(b"sg") || name.starts_with(b"ng"))
 }
 
 /// The namespaces that the privileges of this process call for.

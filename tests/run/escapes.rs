@@ -117,6 +117,9 @@ fn the_cover_cannot_be_taken_away() {
             "nsenter -t 1 -m true",
             "nsenter -t 1 -U true",
             "nsenter --mount=/proc/1/ns/mnt true",
+            "mkdir -p m && mount -t overlay -o lowerdir=$P:/usr none m && cat m/base/file",
+            "unshare -Urm bash -c 'mkdir -p m && mount -t overlay -o lowerdir=$P:/usr none m && cat m/base/file'",
+            "unshare -Urm bash -c 'mount -t tmpfs t /mnt && mkdir /mnt/old && cd /mnt && pivot_root . old && umount -l old$B'",
             "chroot /proc/1/root true",
             "cat /proc/1/root$B/file",
             "cat /proc/1/cwd/file",
@@ -228,6 +231,9 @@ fn root_reaches_neither_disks_nor_the_kernels_settings() {
         "mount -t ext4 /dev/vda /mnt",
         "mount -o remount,rw /proc/sys",
         "umount /proc/sys",
+        "[ ! -e /sys/kernel/uevent_helper ] || echo /bin/false > /sys/kernel/uevent_helper && [ -e /sys/kernel/uevent_helper ]",
+        "mount -o remount,rw /sys",
+        "echo 1 > $(ls -d /sys/fs/fuse/connections/*/abort | head -n 1)",
     ] {
         let done = site.base_survives(&[], &format!("{{ {attempt}; }} 2>/dev/null && echo through; true"));
         assert_eq!(done.text(), "", "{attempt}");

@@ -115,6 +115,19 @@ fn keys_reach_the_command() {
     }
 }
 
+/// What is pushed into the input of a terminal is read by whoever reads next: the caller's shell, outside of the fork.
+#[test]
+fn a_command_cannot_type_for_its_caller() {
+    for who in BOTH {
+        let site = Site::new(who);
+        let mut terminal = Terminal::new(&site);
+        let script = "my $key = \"x\"; print ioctl(STDIN, 0x5412, $key) ? \"ty\" : $! + 0 == 1 ? \"re\" : \"un\", \"ped fused known\\n\"";
+        terminal.types(&format!("{} run -- perl -e '{script}'\n", site.binary().display()));
+        terminal.until("\nreped fused known");
+        terminal.until(PROMPT);
+    }
+}
+
 #[test]
 fn a_shell_in_a_fork_has_job_control_of_its_own() {
     let site = Site::new(super::Who::Root);

@@ -32,6 +32,16 @@ pub(super) fn run(plan: &Plan, tables: &mut [Table; 2], line: BorrowedFd<'_>, go
             raw::exit(125);
         }
     }
+    if plan.spaces.is_some() {
+        match raw::refuse_typing() {
+            // A kernel without filters, or one that lets nobody have more of them.
+            Ok(()) | Err(Errno::NOSYS | Errno::INVAL) => {}
+            Err(errno) => {
+                tell(line, &Packet::failed(Part::Inner, errno));
+                raw::exit(125);
+            }
+        }
+    }
     raw::default_sigpipe();
     mask.restore();
     let errno = exec(plan, tables);

@@ -70,6 +70,44 @@ pub(super) fn default_sigpipe() {
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
+/// Takes away from this process, and from all that it starts, what would type for others at a terminal that they share:
+/// `TIOCSTI`, and `TIOCLINUX` of a console. Both fail with `EPERM` from then on.
+///
+/// The filter of `seccomp(2)` sees the numbers of a call. Of a request only the lower half counts, as in the kernel; and
+/// what is called from 32-bit code (by other numbers) is looked at, too.
+pub(super) fn refuse_typing() -> Result<(), Errno> {
+    const NUMBER: u32 = 0;
+    const ARCHITECTURE: u32 = 4;
+    const REQUEST: u32 = 24 + if cfg!(target_endian = "big") { 4 } else { 0 };
+    // i386, or arm beside aarch64: there `ioctl` has the number 54.
+    const OTHER: u32 = if cfg!(target_arch = "aarch64") { 0x4000_0028 } else { 0x4000_0003 };
+    const X32_IOCTL: u32 = 0x4000_0000 + 514;
+    let load = |offset| filter((libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, offset, 0, 0);
+    let same = |value, yes, no| filter((libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16, value, yes, no);
+    let end = |action| filter((libc::BPF_RET | libc::BPF_K) as u16, action, 0, 0);
+    let mut program = [
+        load(ARCHITECTURE),
+        same(OTHER, 0, 2),
+        load(NUMBER),
+        same(54, 3, 6),
+        load(NUMBER),
+        same(libc::SYS_ioctl as u32, 1, 0),
+        same(X32_IOCTL, 0, 3),
+        load(REQUEST),
+        same(libc::TIOCSTI as u32, 2, 0),
+        same(0x541c, 1, 0),
+        end(libc::SECCOMP_RET_ALLOW),
+        end(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+    ];
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: the program and the array that it points to live through the call, which copies them.
+    check(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &program) } as c_int).map(|_| ())
+}
+
+fn filter(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
+    libc::sock_filter { code, jt, jf, k }
+}
+
 /// A descriptor that is readable while children have news.
 pub(super) fn children_fd() -> Result<OwnedFd, Errno> {
     let mut set = MaybeUninit::uninit();
