@@ -127,9 +127,24 @@ impl Index {
     pub fn set_links(&self, staging: &Staging, key: Key, links: Links) -> Result<(), Errno> {
         let staged = staging.name();
         staging.at(&staged).symlink(&links.encode())?;
-        staging.at(&staged).rename(At::new(&self.dir, &key.count_name()))?;
+        staging.at(&staged).rename(At::new(&self.dir, &key.count_name())).inspect_err(|_| {
+            // Where that fails too, the next start clears the staging area.
+            let _ = staging.discard(&staged);
+        })?;
         self.entries.lock().entry(key).or_default().links = Some(links);
         Ok(())
+    }
+
+    /// Records what was recorded before.
+    pub fn restore_links(&self, staging: &Staging, key: Key, before: Option<Links>) -> Result<(), Errno> {
+        match before {
+            Some(links) => self.set_links(staging, key, links),
+            None => {
+                At::new(&self.dir, &key.count_name()).unlink()?;
+                self.entries.lock().entry(key).or_default().links = None;
+                Ok(())
+            }
+        }
     }
 
     /// Takes the data of an object that has no name left out of the index; the count stays.

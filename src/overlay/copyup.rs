@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rustix::fs::{FileType, OFlags, Timestamps, XattrFlags};
+use rustix::fs::{FileType, OFlags, Timespec, Timestamps, UTIME_NOW, XattrFlags};
 use rustix::io::Errno;
 
 use super::fds::{Opened, Slot};
@@ -134,7 +134,7 @@ impl Overlay {
             FileType::RegularFile => {
                 let copy = to.create(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, 0o600)?;
                 begun = self.stage_content(upper, &original, &lower.path, &copy, bring)?;
-                stage_attributes(&original, &copy, &origin)?;
+                stage_attributes(&original, &copy, &origin, bring)?;
                 Some(Arc::new(copy))
             }
             FileType::Symlink => {
@@ -200,6 +200,8 @@ impl Overlay {
         let file = node.file()?;
         let link = file.state.read().links.first().cloned();
         let shared = lower.shared.filter(|&key| link.is_some() || upper.index.links(key).is_none_or(|l| l.count > 0));
+        // What is linked once the node is switched over: from then on a failure leaves nothing half-done.
+        let mut unlinked = None;
         let place = match (link, shared) {
             // Unlinked while open, and no other name is left: the copy has no name either. The old state was noted when the
             // name went.
@@ -222,7 +224,7 @@ impl Overlay {
                 upper.staging.at(staged).rename(At::new(upper.index.dir(), &key.file_name()))?;
                 upper.index.set_copied(key);
                 // Without a link the file has other names that nobody has looked up: they lead to the index.
-                link.map_or(Ok(()), |link| self.link_name(upper, key, &link))?;
+                unlinked = link.map(|link| (key, link));
                 Place::Index(key)
             }
         };
@@ -243,7 +245,7 @@ impl Overlay {
         if let Some(partial) = partial {
             self.bring_up(partial.ident);
         }
-        Ok(())
+        unlinked.map_or(Ok(()), |(key, link)| self.link_name(upper, key, &link))
     }
 
     /// Makes sure that a name of an indexed file stands in the upper, as a hard link of its data.
@@ -362,7 +364,7 @@ pub(super) struct Original {
 
 /// Mark, owner, attributes, permissions and times of a staged file. By its descriptor all along: this is where rewriting
 /// a tree spends its time.
-fn stage_attributes(original: &Original, copy: &OwnedFd, origin: &Origin) -> Result<()> {
+fn stage_attributes(original: &Original, copy: &OwnedFd, origin: &Origin, bring: Bring) -> Result<()> {
     let (from, shown) = (&original.fd, &original.shown);
     // Before the permissions: an ordinary user cannot mark a read-only file.
     calls::fsetxattr(copy, marks::ORIGIN, &origin.encode(), XattrFlags::empty())?;
@@ -381,9 +383,10 @@ fn stage_attributes(original: &Original, copy: &OwnedFd, origin: &Origin) -> Res
         _ => copy::xattrs(At::object(from), At::object(copy), marks::is_ours)?,
     }
     calls::fchmod(copy, rustix::fs::Mode::from_raw_mode(mode))?;
-    let times = Timestamps { last_access: shown.atime.into(), last_modification: shown.mtime.into() };
-    calls::futimens(copy, &times)?;
-    Ok(())
+    // Cut short it is changed already, whatever becomes of the call that asked for it.
+    let cut = matches!(bring, Bring::First(most) if most < original.stat.size);
+    let mtime = if cut { Timespec { tv_sec: 0, tv_nsec: UTIME_NOW } } else { shown.mtime.into() };
+    calls::futimens(copy, &Timestamps { last_access: shown.atime.into(), last_modification: mtime })
 }
 
 /// What a small file holds, whether it is copied or about to be overwritten.
@@ -440,10 +443,15 @@ pub(super) fn quietly(dir: &OwnedFd, change: impl FnOnce() -> Result<()>) -> Res
     let at = At::object(dir);
     let stat = at.stat()?;
     change()?;
-    at.utimens(&Timestamps { last_access: stat.atime.into(), last_modification: stat.mtime.into() })
+    let times = Timestamps { last_access: stat.atime.into(), last_modification: stat.mtime.into() };
+    if let Err(e) = at.utimens(&times) {
+        // The change stands: it is not undone for the sake of a time.
+        log::warn!("a directory shows a time of ours: {e}");
+    }
+    Ok(())
 }
 
-fn discard(upper: &Upper, staged: &OsString) {
+pub(super) fn discard(upper: &Upper, staged: &OsString) {
     match upper.staging.discard(staged) {
         Ok(()) | Err(Errno::NOENT) => {}
         // Left over until the next mount clears the staging area; the error that led here matters more.

@@ -11,15 +11,14 @@ use std::sync::atomic::Ordering;
 use rustix::fs::{FileType, OFlags, XattrFlags};
 use rustix::io::Errno;
 
-use super::copyup::Bring;
+use super::copyup::{Bring, discard};
 use super::fds::{Opened, Slot};
 use super::node::{Inherit, Node, Place};
 use super::{Caller, Entry, Overlay, Result, Upper};
-use crate::layer::index::Links;
 use crate::layer::marks;
 use crate::layer::resolve::Found;
 use crate::names::Name;
-use crate::sys::{At, Stat, Time};
+use crate::sys::{At, Stat};
 
 const DEFAULT_ACL: &str = "system.posix_acl_default";
 
@@ -59,6 +58,7 @@ impl Overlay {
         let to = At::new(&*dir.fd, &name);
         let mask = if inherit.default_acl { 0 } else { umask };
         let owner = Owner { caller, set_gid: inherit.set_gid };
+        self.unborrow(&parent)?;
         let opened = match make_at(to, new, mask) {
             // A whiteout stands there: make the entry aside and rename it over.
             Err(Errno::EXIST) if crowded => make_over(upper, &dir, to, new, mask, &owner)?,
@@ -68,15 +68,17 @@ impl Overlay {
             }
             Err(e) => return Err(e),
         };
-        self.unborrow(&parent)?;
-        let stat = to.stat()?;
-        let found = match new {
-            New::Dir(_) => {
-                Found::Dir { upper: Some((stat, marks::DirMarks::default())), lowers: Vec::new(), top: None }
-            }
-            _ => Found::Upper { stat, origin: None },
-        };
-        let (node, attr) = self.enter(&parent, name.clone(), found)?;
+        let entered = to.stat().and_then(|stat| {
+            let found = match new {
+                New::Dir(_) => {
+                    Found::Dir { upper: Some((stat, marks::DirMarks::default())), lowers: Vec::new(), top: None }
+                }
+                _ => Found::Upper { stat, origin: None },
+            };
+            Ok((stat, self.enter(&parent, name.clone(), found)?))
+        });
+        // It stands: whoever is told of a failure finds it all the same.
+        let (stat, (node, attr)) = entered.inspect_err(|_| self.forget_listing(&parent))?;
         if node.is_dir() {
             self.count_subdirectory(&parent, 1);
         }
@@ -105,23 +107,28 @@ impl Overlay {
         if let Place::Orphan(_) = place {
             return Err(Errno::NOENT);
         }
-        self.on_object(&node, |from| match from.link_to(to) {
+        self.unborrow(&parent)?;
+        // Counted first: what fails from here on is taken back.
+        let counted = match place {
+            Place::Index(key) => Some(upper.count_name(key, |count| count + 1)?),
+            _ => None,
+        };
+        let linked = self.on_object(&node, |from| match from.link_to(to) {
             Err(Errno::EXIST) if crowded => {
                 let staged = upper.staging.name();
                 from.link_to(upper.staging.at(&staged))?;
-                upper.staging.at(&staged).rename(to)
+                upper.staging.at(&staged).rename(to).inspect_err(|_| discard(upper, &staged))
             }
             other => other,
-        })?;
-        if let Place::Index(key) = place {
-            let count = upper.index.links(key).map_or(1, |links| links.count) + 1;
-            upper.index.set_links(&upper.staging, key, Links { count, since: Time::now() })?;
+        });
+        if let (Err(_), Some(counted)) = (&linked, counted) {
+            upper.count_back(counted);
         }
-        self.unborrow(&parent)?;
+        linked?;
         file.state.write().links.push((Arc::clone(&parent), name.clone()));
         node.lookups.fetch_add(1, Ordering::Relaxed);
         self.listed(&parent, &name, node.ino, node.file_type());
-        let attr = self.attr(&node)?;
+        let attr = self.attr(&node).inspect_err(|_| self.forget(node.id, 1))?;
         Ok(self.entry(&parent, &node, attr))
     }
 

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use super::fds::{Opened, Slot};
 use super::node::{Kind, Node, Place};
 use super::{Overlay, Result, Upper};
-use crate::layer::index::Links;
+use crate::layer::index::{Key, Links};
 use crate::layer::ledger::BaseState;
 use crate::layer::marks;
 use crate::layer::resolve::Found;
@@ -38,13 +38,16 @@ impl Overlay {
         self.note_hidden(upper, below.as_ref())?;
         let dir = self.copy_up_dir(&parent)?;
         let _change = parent.dir()?.change.lock();
-        let leaving = self.before_leaving(upper, &parent, &name, found)?;
-        match below {
-            Some(_) => self.cover(upper, &parent, &dir, &name)?,
-            None => At::new(&*dir.fd, &name).unlink()?,
-        }
-        self.after_leaving(upper, &parent, &name, leaving)?;
         self.unborrow(&parent)?;
+        let leaving = self.before_leaving(upper, &parent, &name, found)?;
+        let gone = match below {
+            Some(_) => self.cover(upper, &parent, &dir, &name),
+            None => At::new(&*dir.fd, &name).unlink(),
+        };
+        match gone {
+            Ok(()) => self.after_leaving(upper, &parent, &name, leaving),
+            Err(e) => return Err(self.stays(upper, leaving, e)),
+        }
         self.unlisted(&parent, &name);
         Ok(())
     }
@@ -80,6 +83,7 @@ impl Overlay {
         self.note_hidden(upper, below.as_ref())?;
         let dir = self.copy_up_dir(parent)?;
         let _change = parent.dir()?.change.lock();
+        self.unborrow(parent)?;
         let at = At::new(&*dir.fd, name);
         let staged = match (below.is_some(), physical) {
             (true, true) => {
@@ -103,7 +107,6 @@ impl Overlay {
         }
         self.mark_removed(node, attr)?;
         self.count_subdirectory(parent, -1);
-        self.unborrow(parent)?;
         self.unlisted(parent, name);
         Ok(())
     }
@@ -194,27 +197,39 @@ impl Overlay {
             (Place::Index(key), true) if last => Some(At::new(upper.index.dir(), &key.file_name()).open(OFlags::PATH)),
             _ => None,
         };
-        let orphan = match orphan.transpose() {
-            Ok(orphan) => orphan.map(Arc::new),
-            Err(e) => {
-                self.forget(node.id, 1);
-                return Err(e);
-            }
-        };
-        Ok(Leaving { node, nlink: attr.nlink, stat, physical, orphan })
-    }
-
-    /// The name is gone: brings the node up to date.
-    pub(super) fn after_leaving(&self, upper: &Upper, parent: &Arc<Node>, name: &Name, leaving: Leaving) -> Result<()> {
-        let Leaving { node, nlink, stat, physical, orphan } = leaving;
-        let mut state = node.file()?.state.write();
-        state.links.retain(|(dir, link)| dir.id != parent.id || link != name);
-        let key = match &state.place {
+        // The count goes down before the name goes: what fails here is an answer, later it could be none.
+        let key = match &place {
             Place::Index(key) => Some(*key),
             Place::Lower { shared, .. } => *shared,
             _ => None,
         };
-        let indexed = matches!(state.place, Place::Index(_));
+        let held = orphan.transpose().and_then(|orphan| {
+            let counted = key.map(|key| upper.count_name(key, |_| attr.nlink.saturating_sub(1))).transpose()?;
+            Ok((orphan.map(Arc::new), counted))
+        });
+        let (orphan, counted) = held.inspect_err(|_| self.forget(node.id, 1))?;
+        Ok(Leaving { node, nlink: attr.nlink, stat, physical, orphan, counted })
+    }
+
+    /// The name could not be taken away: everything as it was.
+    pub(super) fn stays(&self, upper: &Upper, leaving: Leaving, error: Errno) -> Errno {
+        if let Some(counted) = leaving.counted {
+            upper.count_back(counted);
+        }
+        self.forget(leaving.node.id, 1);
+        error
+    }
+
+    /// The name is gone: brings the node up to date.
+    pub(super) fn after_leaving(&self, upper: &Upper, parent: &Arc<Node>, name: &Name, leaving: Leaving) {
+        let Leaving { node, nlink, stat, physical, orphan, .. } = leaving;
+        let Kind::File(file) = &node.kind else { return };
+        let mut state = file.state.write();
+        state.links.retain(|(dir, link)| dir.id != parent.id || link != name);
+        let indexed = match state.place {
+            Place::Index(key) => Some(key),
+            _ => None,
+        };
         let last = nlink <= 1;
         if last {
             // Names that we never heard of cannot be left: the count says so.
@@ -224,18 +239,36 @@ impl Overlay {
             state.place = Place::Orphan(fd);
         }
         drop(state);
-        if let Some(key) = key {
-            let links = Links { count: nlink.saturating_sub(1), since: Time::now() };
-            upper.index.set_links(&upper.staging, key, links)?;
-            if last && indexed {
-                upper.index.drop_data(key)?;
-            }
+        if let (Some(key), true) = (indexed, last)
+            && let Err(e) = upper.index.drop_data(key)
+        {
+            // Nothing leads to it any more; it costs its space until the fork goes.
+            log::warn!("cannot drop the data of a file that has no name any more: {e}");
         }
         if physical && last && !stat.is_file() {
             upper.drop_origin(stat.ident());
         }
         self.forget(node.id, 1);
-        Ok(())
+    }
+}
+
+/// A number of names as it was before it was changed.
+pub(super) struct Counted(Key, Option<Links>);
+
+impl Upper {
+    /// Changes how many names a file of the index has.
+    pub(super) fn count_name(&self, key: Key, change: impl FnOnce(u32) -> u32) -> Result<Counted> {
+        let before = self.index.links(key);
+        let count = change(before.map_or(1, |links| links.count));
+        self.index.set_links(&self.staging, key, Links { count, since: Time::now() })?;
+        Ok(Counted(key, before))
+    }
+
+    /// Takes that back.
+    pub(super) fn count_back(&self, Counted(key, before): Counted) {
+        if let Err(e) = self.index.restore_links(&self.staging, key, before) {
+            log::warn!("a file shows a wrong number of names: {e}");
+        }
     }
 }
 
@@ -246,6 +279,7 @@ pub(super) struct Leaving {
     stat: Stat,
     physical: bool,
     orphan: Option<Arc<std::os::fd::OwnedFd>>,
+    counted: Option<Counted>,
 }
 
 /// Removes a directory that was renamed to the staging area: only whiteouts can be in it.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
-use super::copyup::Bring;
+use super::copyup::{Bring, discard};
 use super::fds::Opened;
 use super::node::{Kind, Node, Place};
 use super::remove::{discard_dir, is_dir};
@@ -98,6 +98,7 @@ impl Overlay {
         }
         let (from_dir, to_dir) = (self.copy_up_dir(&from.parent)?, self.copy_up_dir(&to.parent)?);
         self.prepare(upper, from, &source.node, to)?;
+        self.own_times(&[from, to], &[&source.node])?;
         let below_from = self.find_below(&from.parent, from.name.as_os_str())?;
         let below_to = self.find_below(&to.parent, to.name.as_os_str())?;
         self.note_hidden(upper, below_from.as_ref())?;
@@ -110,19 +111,18 @@ impl Overlay {
             _ => None,
         };
         let moved = self.move_entry(upper, from, &from_dir, to, &to_dir, source.node.is_dir(), below_from.is_some());
-        match (leaving, &moved) {
-            (Some(leaving), Ok(())) => self.after_leaving(upper, &to.parent, &to.name, leaving)?,
-            (Some(leaving), Err(_)) => self.forget(leaving.node.id, 1),
-            (None, _) => {}
+        match (leaving, moved) {
+            (Some(leaving), Ok(())) => self.after_leaving(upper, &to.parent, &to.name, leaving),
+            (Some(leaving), Err(e)) => return Err(self.stays(upper, leaving, e)),
+            (None, moved) => moved?,
         }
-        moved?;
         if let Some(target) = target.filter(|target| target.node.is_dir()) {
             self.mark_removed(&target.node, target.attr)?;
             self.count_subdirectory(&to.parent, -1);
         }
         self.unlisted(&from.parent, &from.name);
         self.moved(&source.node, from, to);
-        self.own_times(&[from, to], &[&source.node])
+        Ok(())
     }
 
     /// Moves the entry on disk. The target, if there is one, may be replaced.
@@ -138,24 +138,63 @@ impl Overlay {
         cover: bool,
     ) -> Result<()> {
         let (source, target) = (At::new(&*from_dir.fd, &from.name), At::new(&*to_dir.fd, &to.name));
-        let mut standing = target.try_stat()?;
+        let standing = target.try_stat()?;
+        let mut aside = None;
         if standing.is_some_and(|stat| stat.is_dir()) {
             // An empty directory may hold whiteouts, and then cannot be renamed over: it makes way first.
             self.allow_whiteouts(upper, &to.parent, to_dir)?;
             let staged = upper.staging.staged_whiteout()?;
             upper.staging.at(&staged).rename_with(target, RenameFlags::EXCHANGE)?;
-            discard_dir(upper, &staged);
-            standing = target.try_stat()?;
+            aside = Some(staged);
         }
-        if directory && standing.is_some() {
-            // A whiteout is no directory: change places with it, which covers the old name at the same time.
-            self.allow_whiteouts(upper, &from.parent, from_dir)?;
-            let stat = source.stat()?;
-            source.rename_with(target, RenameFlags::EXCHANGE)?;
-            // XFS gives a directory that changes its parent in an exchange a new modification time, but not in a rename.
-            crate::copy::times(target, &stat)?;
-            return if cover { Ok(()) } else { source.unlink() };
+        let moved = if directory && standing.is_some() {
+            self.change_places(upper, from, (source, from_dir), target, cover)
+        } else {
+            self.move_there(upper, from, (source, from_dir), target, cover)
+        };
+        match (&moved, aside) {
+            (Ok(()), Some(staged)) => discard_dir(upper, &staged),
+            (Err(_), Some(staged)) => {
+                if let Err(e) = upper.staging.at(&staged).rename_with(target, RenameFlags::EXCHANGE) {
+                    log::error!("an empty directory that made way cannot be put back: {e}");
+                }
+            }
+            (_, None) => {}
         }
+        moved
+    }
+
+    /// Moves a directory to where a whiteout is, which is no directory: the two change places, and that covers the old
+    /// name at the same time.
+    fn change_places(
+        &self,
+        upper: &Upper,
+        from: &End,
+        (source, from_dir): (At<'_>, &Opened),
+        target: At<'_>,
+        cover: bool,
+    ) -> Result<()> {
+        self.allow_whiteouts(upper, &from.parent, from_dir)?;
+        let stat = source.stat()?;
+        source.rename_with(target, RenameFlags::EXCHANGE)?;
+        // It is done: what follows only makes it pretty. XFS gives a directory that changes its parent in an exchange a new
+        // modification time, but not in a rename.
+        let pretty = crate::copy::times(target, &stat).and_then(|()| if cover { Ok(()) } else { source.unlink() });
+        if let Err(e) = pretty {
+            log::warn!("a renamed directory shows a time of ours, or left a whiteout: {e}");
+        }
+        Ok(())
+    }
+
+    /// Moves an entry to where nothing, or nothing that counts, is.
+    fn move_there(
+        &self,
+        upper: &Upper,
+        from: &End,
+        (source, from_dir): (At<'_>, &Opened),
+        target: At<'_>,
+        cover: bool,
+    ) -> Result<()> {
         if !cover {
             return source.rename(target);
         }
@@ -166,9 +205,15 @@ impl Overlay {
                 other => return other,
             }
         }
+        self.allow_whiteouts(upper, &from.parent, from_dir)?;
+        let staged = upper.staging.staged_whiteout()?;
         // Killed between the two, the object has both names; the other order could lose it.
-        source.rename(target)?;
-        self.cover(upper, &from.parent, from_dir, &from.name)
+        source.rename(target).inspect_err(|_| discard(upper, &staged))?;
+        upper.staging.at(&staged).rename(source).inspect_err(|_| {
+            if let Err(e) = target.rename(source) {
+                log::error!("what was renamed cannot be put back: {e}");
+            }
+        })
     }
 
     fn exchange(&self, upper: &Upper, from: &End, source: &Standing, to: &End, target: &Standing) -> Result<()> {
@@ -188,10 +233,11 @@ impl Overlay {
         self.prepare(upper, from, &source.node, to)?;
         self.prepare(upper, to, &target.node, from)?;
         let (at, other) = (At::new(&*from_dir.fd, &from.name), At::new(&*to_dir.fd, &to.name));
+        self.own_times(&[from, to], &[&source.node, &target.node])?;
         at.rename_with(other, RenameFlags::EXCHANGE)?;
         self.moved(&source.node, from, to);
         self.moved(&target.node, to, from);
-        self.own_times(&[from, to], &[&source.node, &target.node])
+        Ok(())
     }
 
     /// The name still means the node (somebody else may have changed the base meanwhile).
@@ -245,7 +291,7 @@ impl Overlay {
         self.listed(&to.parent, &to.name, node.ino, node.file_type());
     }
 
-    /// Time stamps of everything that took part are its own from now on.
+    /// Time stamps of everything that takes part are its own from now on.
     fn own_times(&self, ends: &[&End], nodes: &[&Arc<Node>]) -> Result<()> {
         for end in ends {
             self.unborrow(&end.parent)?;

@@ -134,7 +134,7 @@ fn copy_base(site: &Site, name: &str) -> PathBuf {
     copy
 }
 
-fn pin_times(dir: &Path) {
+pub(super) fn pin_times(dir: &Path) {
     for entry in dir.read_dir().expect("ours").map(|e| e.expect("ours")) {
         if entry.file_type().expect("ours").is_dir() {
             pin_times(&entry.path());
@@ -199,7 +199,7 @@ fn compare_trees(plain: &mut dyn Engine, fork: &mut dyn Engine) -> Option<String
     if lines.is_empty() { None } else { Some(format!("the trees differ:\n{}", lines.join("\n"))) }
 }
 
-fn said(panic: &(dyn std::any::Any + Send)) -> String {
+pub(super) fn said(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without words".into())
 }

@@ -8,6 +8,7 @@ mod core;
 mod differential;
 mod engine;
 mod exceptions;
+mod faults;
 mod mounted;
 mod ops;
 mod random;
