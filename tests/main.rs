@@ -17,4 +17,5 @@ mod mount;
 mod run;
 mod semantics;
 mod siblings;
+mod soak;
 mod strategy;

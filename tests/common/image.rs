@@ -7,6 +7,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::fork::eventually;
 use super::{Run, TempTree};
 
 /// A kind of file system.
@@ -67,14 +68,32 @@ impl Image {
         let image = File::create_new(&file).expect("the new directory is empty");
         image.set_len(mib.max(least) << 20).expect("a sparse file takes no room");
         Command::new(format!("mkfs.{}", fs.name())).args(options).arg(&file).ok();
-        let device = Command::new("losetup").args(["--find", "--show"]).arg(&file).ok().text();
-        let mounted = Command::new("mount").args(["-t", fs.name(), &device]).arg(&mnt).done();
+        let image = Self { tree, disk: None };
+        image.mount(&file);
+        super::temp::chmod(&image.path(), 0o755);
+        image
+    }
+
+    fn mount(&self, file: &Path) {
+        let device = Command::new("losetup").args(["--find", "--show"]).arg(file).ok().text();
+        let mounted = Command::new("mount").arg(&device).arg(self.path()).done();
         // With a user this takes effect when the last one is gone; without, at once.
         Command::new("losetup").args(["-d", &device]).ok();
         assert!(mounted.status.success(), "mount {device}: {}", mounted.complaint());
-        let image = Self { tree, disk: None };
-        super::temp::chmod(&image.path(), 0o755);
-        image
+    }
+
+    /// Copies what is on its disk at this moment, as a power cut would leave it.
+    pub(crate) fn copy(&self, name: &str) -> PathBuf {
+        let copy = self.tree.join(name);
+        Command::new("cp").arg("--sparse=always").arg(self.tree.join("image")).arg(&copy).ok();
+        copy
+    }
+
+    /// Mounts a copy in its place.
+    pub(crate) fn swap(&self, copy: &Path) {
+        // Whoever was told to end may not have ended yet.
+        eventually("unmounted", || Command::new("umount").arg(self.path()).done().status.success());
+        self.mount(copy);
     }
 
     fn overlay(tree: TempTree, mib: u64) -> Self {

@@ -8,6 +8,7 @@ mod kept;
 mod kit;
 mod matrix;
 mod owner;
+mod power;
 mod refs;
 mod rescue;
 mod times;

@@ -169,7 +169,7 @@ impl Rig {
     /// Has `work` drive a fresh fork in which `first` was done.
     fn fresh(&self, first: &[Op], mut work: impl FnMut(&mut dyn Engine)) {
         let start = tick(self.tree.path());
-        InProcess.with(&self.site, start, &mut |engine| {
+        InProcess::default().with(&self.site, start, &mut |engine| {
             for op in first {
                 engine.apply(op).unwrap_or_else(|e| panic!("{op:?}: {e}"));
             }
@@ -332,7 +332,7 @@ fn a_start_survives_a_fault_in_every_call() {
         [content(), names()].concat().into_iter().flat_map(|(_, first, op)| [first, vec![op]].concat()).collect();
     let start = tick(rig.tree.path());
     let mut wanted = Snapshot::new();
-    InProcess.with(&rig.site, start, &mut |engine| {
+    InProcess::default().with(&rig.site, start, &mut |engine| {
         // One after the other on one fork: some find nothing to do any more.
         first.iter().for_each(|op| drop(engine.apply(op)));
         wanted = engine.snapshot();
@@ -349,6 +349,7 @@ fn a_start_survives_a_fault_in_every_call() {
             fds: FdCache::new(64),
             created: Some(start),
             hidden: Default::default(),
+            large: Default::default(),
         }
     };
     let (mut calls, mut faults) = (0, 0);

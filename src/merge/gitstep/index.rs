@@ -5,7 +5,8 @@ use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{OFlags, RenameFlags};
+use rustix::io::Errno;
 
 use super::super::Source;
 use super::super::compare::{self, skip};
@@ -14,8 +15,8 @@ use super::super::repository::{Repository, finish};
 use crate::copy;
 use crate::error::{Context, Result};
 use crate::names::RelPath;
-use crate::sys::At;
 use crate::sys::calls::{self, File};
+use crate::sys::{At, open_root};
 
 /// One change of the index.
 pub(super) struct IndexEdit {
@@ -150,13 +151,28 @@ fn lock_text(fork: &str) -> String {
     format!("treefork merge of {fork}\n")
 }
 
-/// Takes the lock of the index, as git does.
+/// Takes the lock of the index, as git does. It says whose it is from the first moment on, also after a power cut: one
+/// that says nothing could be anybody's, and would stay.
 pub(super) fn lock_index(top: &Path, fork: &str) -> Result<()> {
     let path = top.join(".git/index.lock");
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-    let file = calls::open(&path, flags, Mode::from_raw_mode(0o666));
-    let file = file.context("cannot lock the index of the parent's repository by", &path)?;
-    File::from(file).put(lock_text(fork).as_bytes()).context("cannot write", &path)
+    let lock = || {
+        let dir = open_root(&top.join(".git"))?;
+        let written = At::new(&dir, "index.lock.treefork");
+        match written.unlink() {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(e) => return Err(e),
+        }
+        let mut file = File::from(written.create(OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, 0o666)?);
+        let locked = file.put(lock_text(fork).as_bytes()).and_then(|()| {
+            calls::fsync(&file)?;
+            written.rename_with(At::new(&dir, "index.lock"), RenameFlags::NOREPLACE)
+        });
+        locked.inspect_err(|_| {
+            // The next merge takes it away.
+            let _ = written.unlink();
+        })
+    };
+    lock().context("cannot lock the index of the parent's repository by", &path)
 }
 
 /// Lets go of the lock of the index, if it is ours.
