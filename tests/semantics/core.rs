@@ -773,33 +773,39 @@ pub(super) struct InProcess {
     large: Large,
 }
 
+impl InProcess {
+    /// What the overlay of a site is made of.
+    pub(super) fn config(&self, site: &Site, start: Time, fds: &Arc<FdCache>) -> Config {
+        let open = |path: &Path| open_root(path).expect("it was made before");
+        let base = Lower { root: open(&site.base), marked: false, image: false, watch: false };
+        Config {
+            lowers: vec![base],
+            upper: Some(open(&site.dir.join("upper"))),
+            work: Some(open(&site.dir.join("work"))),
+            watch: None,
+            fds: Arc::clone(fds),
+            created: Some(start),
+            made_on: None,
+            hidden: Hidden::default(),
+            large: self.large,
+        }
+    }
+}
+
 impl Forks for InProcess {
     fn with(&self, site: &Site, start: Time, work: &mut dyn FnMut(&mut dyn Engine)) {
-        let [upper, area] = ["upper", "work"].map(|name| {
+        for name in ["upper", "work"] {
             let dir = site.dir.join(name);
             let _ = std::fs::remove_dir_all(&dir);
             std::fs::create_dir(&dir).expect("it was just removed");
-            dir
-        });
+        }
         let fds = FdCache::new(64);
         let last: RefCell<Weak<Overlay>> = RefCell::default();
         work(&mut Core::new(start, || {
             // The last one ends as a killed server does, but its threads are ours.
             last.borrow().upgrade().inspect(|overlay| overlay.quiesce());
-            let open = |path: &Path| open_root(path).expect("it was just made");
-            let base = Lower { root: open(&site.base), marked: false, image: false, watch: false };
-            let config = Config {
-                lowers: vec![base],
-                upper: Some(open(&upper)),
-                work: Some(open(&area)),
-                watch: None,
-                fds: Arc::clone(&fds),
-                created: Some(start),
-                made_on: None,
-                hidden: Hidden::default(),
-                large: self.large,
-            };
-            let overlay = Overlay::new(config).expect("a base, an upper and a work area are all it takes");
+            let overlay = Overlay::new(self.config(site, start, &fds))
+                .expect("a base, an upper and a work area are all it takes");
             overlay.resume().expect("its own files");
             last.replace(Arc::downgrade(&overlay));
             overlay

@@ -12,9 +12,8 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rustix::io::Errno;
-use treefork::overlay::{Config, FdCache, Lower, Overlay};
+use treefork::overlay::{FdCache, Overlay};
 use treefork::sys::fault::{Action, Rule, scoped};
-use treefork::sys::open_root;
 
 use super::core::InProcess;
 use super::differential::{Forks, Site, pin_times, said, tick};
@@ -337,21 +336,7 @@ fn a_start_survives_a_fault_in_every_call() {
         first.iter().for_each(|op| drop(engine.apply(op)));
         wanted = engine.snapshot();
     });
-    let make = || {
-        let open = |name: &str| open_root(&rig.site.dir.join(name)).expect("there");
-        let base = Lower { root: open_root(&rig.site.base).expect("there"), marked: false, watch: false };
-        let (upper, work) = (Some(open("upper")), Some(open("work")));
-        Config {
-            lowers: vec![base],
-            upper,
-            work,
-            watch: None,
-            fds: FdCache::new(64),
-            created: Some(start),
-            hidden: Default::default(),
-            large: Default::default(),
-        }
-    };
+    let make = || InProcess::default().config(&rig.site, start, &FdCache::new(64));
     let (mut calls, mut faults) = (0, 0);
     'calls: for nth in 1.. {
         for fault in FAULTS {
