@@ -25,7 +25,8 @@ pub fn detach(command: &mut Command) -> &mut Command {
                 _ => libc::_exit(0),
             }
             // Closed by exec, not here: the standard library still has to report a failing exec through one of them.
-            libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int);
+            // Not every C library has a function for it.
+            libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC);
             Ok(())
         })
     }
