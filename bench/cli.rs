@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 const USAGE: &str =
-    "usage: cargo bench -- [--smoke] [--files N] [--rounds N] [--dir DIR] [--json FILE] [--markdown FILE] [--chart FILE]
+    "usage: cargo bench -- [--smoke] [--files N] [--forks N] [--rounds N] [--dir DIR] [--json FILE] [--markdown FILE] [--chart FILE]
                       [--subjects A,B] [--workloads A,B]";
 
 /// What to measure.
@@ -13,6 +13,8 @@ pub(crate) struct Plan {
     pub(crate) smoke: bool,
     /// Files in the repository that is forked.
     pub(crate) files: usize,
+    /// Forks that live at the same time, where there are to be many.
+    pub(crate) forks: usize,
     /// Turns of each subject at each workload; `None` for what suits the workload.
     pub(crate) rounds: Option<usize>,
     /// Where the image lies.
@@ -29,6 +31,7 @@ impl Plan {
         let mut plan = Self {
             smoke: false,
             files: 0,
+            forks: 0,
             rounds: None,
             dir: std::env::temp_dir(),
             json: None,
@@ -46,6 +49,7 @@ impl Plan {
                 "--bench" => {}
                 "--smoke" => plan.smoke = true,
                 "--files" => plan.files = value()?.parse().map_err(|_| USAGE.to_owned())?,
+                "--forks" => plan.forks = value()?.parse().map_err(|_| USAGE.to_owned())?,
                 "--rounds" => plan.rounds = Some(value()?.parse().map_err(|_| USAGE.to_owned())?),
                 "--dir" => plan.dir = value()?.into(),
                 "--json" => plan.json = Some(value()?.into()),
@@ -58,6 +62,9 @@ impl Plan {
         }
         if plan.files == 0 {
             plan.files = if plan.smoke { 2_000 } else { 50_000 };
+        }
+        if plan.forks == 0 {
+            plan.forks = if plan.smoke { 100 } else { 1_000 };
         }
         Ok(plan)
     }

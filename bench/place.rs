@@ -19,6 +19,8 @@ pub(crate) struct Place {
     root: PathBuf,
     /// Files in the base.
     pub(crate) files: usize,
+    /// Forks where there are to be many.
+    pub(crate) forks: usize,
     pub(crate) smoke: bool,
 }
 
@@ -27,7 +29,7 @@ impl Place {
         assert!(rustix::process::geteuid().is_root(), "mounting an image takes root");
         let root = plan.dir.join(format!("treefork-bench-{}", std::process::id()));
         std::fs::create_dir_all(root.join("mnt")).expect("make the directory of the image");
-        let place = Self { root, files: plan.files, smoke: plan.smoke };
+        let place = Self { root, files: plan.files, forks: plan.forks, smoke: plan.smoke };
         place.mount("image", "mnt");
         for dir in ["home", "forks", "bases"] {
             std::fs::create_dir(place.path(dir)).expect("the image is empty");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::cli::Plan;
 use super::merge;
 use super::place::{Place, run};
-use super::report::{Metric, kib, ms};
+use super::report::{self, Metric, kib, ms};
 use super::subject::{Fork, Subject, has_command};
 use super::tree;
 use super::{churn, fanout};
@@ -208,8 +208,12 @@ fn large_file(place: &Place, subject: &dyn Subject) -> Measured {
         place.settle();
         let before = free_kib(place);
         measured.push(ms(format!("first 4 KiB into {mib} MiB"), timed(place, || churn::poke(&big))));
+        if subject.is_treefork() {
+            let rest = timed(place, || drop(place.treefork(["diff", "bench"])));
+            measured.push(ms("until all of it is copied", rest));
+        }
         place.settle();
-        measured.push(kib("disk for those 4 KiB", before.saturating_sub(free_kib(place))));
+        measured.push(kib("disk for that in the end", before.saturating_sub(free_kib(place))));
         let write = format!("dd if=/dev/zero of=new bs=1M count={mib} status=none");
         measured.push(ms(format!("write {mib} MiB"), timed(place, || shell(place, fork, &write))));
         measured
@@ -313,33 +317,76 @@ fn make(place: &Place, subject: &dyn Subject) -> Measured {
     })
 }
 
-/// What a live fork costs the server that serves it, and whether making one takes longer when there are many.
+/// What live forks cost the server that serves them, and whether making and removing one takes longer when there are
+/// many; then what many of them do at once, and what is left of that when they are idle again.
 fn many_forks(place: &Place, subject: &dyn Subject) -> Measured {
-    let count = if place.smoke { 100 } else { 1_000 };
+    let count = place.forks;
     let first = subject.create(place, &place.base(), "many");
-    let before = server_kib(place);
-    let (mut early, mut late) = (Duration::ZERO, Duration::ZERO);
-    let mut forks = Vec::new();
-    for i in 0..count {
-        let start = Instant::now();
-        forks.push(subject.create(place, &place.base(), &format!("many{i}")));
-        let phase = if i < count / 10 { Some(&mut early) } else { (i >= count - count / 10).then_some(&mut late) };
-        if let Some(sum) = phase {
-            *sum += start.elapsed();
-        }
-    }
-    let memory = server_kib(place).saturating_sub(before);
-    let tenth = u32::try_from(count / 10).expect("small");
-    forks.iter().chain([&first]).for_each(|fork| subject.remove(place, fork));
+    let before = Server::of(place);
+    let tenth = (count / 10).max(1);
+    let create = |i: usize| subject.create(place, &place.base(), &format!("many{i}"));
+    let some = |numbers: std::ops::Range<usize>| -> Vec<Fork> { numbers.map(create).collect() };
+    let (early, mut forks) = each(|| some(0..tenth));
+    forks.extend(some(tenth..count - tenth));
+    let (late, last) = each(|| some(count - tenth..count));
+    forks.extend(last);
+    let idle = Server::of(place);
+    let per = |now: u64, then: u64| now.saturating_sub(then) as f64 / count as f64;
+    let busy = forks.len().min(64);
+    let at_once = timed(place, || {
+        std::thread::scope(|scope| {
+            for (agent, fork) in forks[..busy].iter().enumerate() {
+                scope.spawn(move || {
+                    shell(place, fork, "find . -printf '%s\\n' | wc -l");
+                    churn::edit(&fork.path, place.files, 50, agent);
+                });
+            }
+        });
+    });
+    let used = Server::of(place);
+    // The kernel forgets what nobody uses, and says so to the server.
+    std::fs::write("/proc/sys/vm/drop_caches", "2").expect("root may drop caches");
+    let rested = Server::of(place);
+    let (removal, ()) = each(|| forks[count - tenth..].iter().for_each(|fork| subject.remove(place, fork)));
+    forks[..count - tenth].iter().chain([&first]).for_each(|fork| subject.remove(place, fork));
+    let one = |whole: Duration| whole / u32::try_from(tenth).expect("small");
     vec![
-        kib("server memory for an idle fork", memory / count),
-        ms("create, the first tenth", early / tenth),
-        ms("create, the last tenth", late / tenth),
+        kib("server memory for an idle fork", idle.kib.saturating_sub(before.kib) / count as u64),
+        report::count("threads for an idle fork", per(idle.threads, before.threads)),
+        report::count("descriptors for an idle fork", per(idle.descriptors, before.descriptors)),
+        ms("create, the first tenth", one(early)),
+        ms("create, the last tenth", one(late)),
+        ms("remove, with all others there", one(removal)),
+        ms(format!("{busy} forks walked and edited at once"), at_once),
+        kib("server memory after that", used.kib),
+        kib("server memory once that is forgotten", rested.kib),
     ]
 }
 
-/// Memory that the server of the store has to itself.
-fn server_kib(place: &Place) -> u64 {
+/// How long it takes, and what came of it.
+fn each<T>(act: impl FnOnce() -> T) -> (Duration, T) {
+    let start = Instant::now();
+    let made = act();
+    (start.elapsed(), made)
+}
+
+/// What the server of the store has to itself.
+struct Server {
+    kib: u64,
+    threads: u64,
+    descriptors: u64,
+}
+
+impl Server {
+    fn of(place: &Place) -> Self {
+        let process = server(place);
+        let count = |what| std::fs::read_dir(process.join(what)).expect("procfs").count() as u64;
+        Self { kib: anonymous_kib(&process), threads: count("task"), descriptors: count("fd") }
+    }
+}
+
+/// The process that serves the store.
+fn server(place: &Place) -> PathBuf {
     let store = std::fs::metadata(place.store()).expect("the store");
     let serves = |pid: &Path| {
         let line = std::fs::read(pid.join("cmdline")).unwrap_or_default();
@@ -349,7 +396,12 @@ fn server_kib(place: &Place) -> u64 {
     };
     let processes = std::fs::read_dir("/proc").expect("procfs").flatten().map(|entry| entry.path());
     let server = processes.filter(|pid| pid.join("stat").exists()).find(|pid| serves(pid));
-    let status = std::fs::read_to_string(server.expect("a server runs").join("status")).expect("procfs");
+    server.expect("a server runs")
+}
+
+/// Memory of a process that is no file's.
+fn anonymous_kib(process: &Path) -> u64 {
+    let status = std::fs::read_to_string(process.join("status")).expect("procfs");
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("a number");
     line.trim().trim_end_matches(" kB").parse().expect("a number")
 }

@@ -238,13 +238,15 @@ impl Drop for Scratch {
 fn server(store: &Store) -> Option<Finding> {
     let about = "server";
     let expected = recover::mounted(store).len();
-    Some(match Client::new(store.root()).ping() {
-        Ok(Some(pong)) if pong.mounts < expected => Finding::bad(
+    let client = Client::new(store.root());
+    let alive = client.mounts().ok().flatten().map_or(0, |mounts| mounts.len());
+    Some(match client.ping() {
+        Ok(Some(pong)) if alive < expected => Finding::bad(
             about,
-            format!("process {} serves {} of {expected} forks", pong.pid, pong.mounts),
+            format!("process {} serves {alive} of {expected} forks", pong.pid),
             "`treefork path FORK` mounts a fork again, and says why if it cannot",
         ),
-        Ok(Some(pong)) => Finding::good(about, format!("process {} serves {} forks", pong.pid, pong.mounts)),
+        Ok(Some(pong)) => Finding::good(about, format!("process {} serves {alive} forks", pong.pid)),
         Ok(None) if expected == 0 => Finding::good(about, "not running, and nothing to serve"),
         Ok(None) => {
             let what = format!("not running: {expected} forks are stale");

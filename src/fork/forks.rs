@@ -207,18 +207,14 @@ impl Forks {
 
     /// Whether a label is free. A fork that is on its way out still has its.
     pub(super) fn check_label(&self, label: &Label) -> Result<()> {
-        for (id, record) in find::all(&self.store)? {
-            let taken = match &record {
-                Ok(record) => record.label.as_ref() == Some(label),
-                // What cannot be read may have it, but must not block all work.
-                Err(_) => false,
-            };
-            if taken || id.as_str() == label.as_str() {
-                let what = format!("the label {:?} belongs to the fork {id}", label.as_str());
-                return Err(Error::new(Kind::Exists, what).remedy("choose another label, or remove that fork"));
-            }
-        }
-        Ok(())
+        // One that cannot be read may have it, but must not block all work.
+        let taken = match find::labelled(&self.store, label.as_str())? {
+            Some(record) => Some(record.id),
+            None => self.store.ids()?.into_iter().find(|id| id.as_str() == label.as_str()),
+        };
+        let Some(id) = taken else { return Ok(()) };
+        let what = format!("the label {:?} belongs to the fork {id}", label.as_str());
+        Err(Error::new(Kind::Exists, what).remedy("choose another label, or remove that fork"))
     }
 
     fn fill(&self, record: &mut Record, dir: &Path, request: &Request) -> Result<()> {

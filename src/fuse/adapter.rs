@@ -22,8 +22,9 @@ use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
 use super::buffers;
+use super::changes::Changes;
 use super::convert::{errno, file_type, rdev_in, set_time};
-use super::pool;
+use super::pool::Lane;
 use super::reply::{attributes, caller, empty, entry, found, joined, sized, written};
 use super::stats::{Op, Stats};
 use crate::durable::fault;
@@ -53,11 +54,14 @@ const WANTED: [InitFlags; 6] = [
 pub(super) struct Adapter {
     overlay: Arc<Overlay>,
     stats: Arc<Stats>,
+    lane: Arc<Lane>,
+    changes: Arc<Changes>,
 }
 
 impl Adapter {
-    pub(super) fn new(overlay: Arc<Overlay>, stats: Arc<Stats>) -> Self {
-        Self { overlay, stats }
+    /// For a session with so many threads of its own.
+    pub(super) fn new(overlay: Arc<Overlay>, stats: Arc<Stats>, threads: usize) -> Self {
+        Self { overlay, stats, lane: Arc::default(), changes: Changes::new(threads) }
     }
 
     /// Calls the overlay; a panic becomes `EIO`.
@@ -74,15 +78,23 @@ impl Adapter {
         })
     }
 
-    /// Runs a job here, or on the pool where the call would first copy a large file.
-    fn perhaps_slowly(&self, node: INodeNo, job: impl FnOnce(&Self) + Send + 'static) {
-        if self.overlay.copies_up(node.0) { self.slowly(job) } else { job(self) }
+    /// Runs a job that changes something, here or on the pool.
+    fn change(&self, job: impl FnOnce(&Self) + Send + 'static) {
+        match self.changes.here() {
+            Some(_change) => job(self),
+            None => self.slowly(job),
+        }
+    }
+
+    /// The same for a change of a file, which goes to the pool also where it would first copy much.
+    fn change_file(&self, node: INodeNo, job: impl FnOnce(&Self) + Send + 'static) {
+        if self.overlay.copies_up(node.0) { self.slowly(job) } else { self.change(job) }
     }
 
     /// Runs a job on the pool.
     fn slowly(&self, job: impl FnOnce(&Self) + Send + 'static) {
         let this = self.clone();
-        pool::run(move || job(&this));
+        self.lane.run(move || job(&this));
     }
 
     /// A request that this mode does without.
@@ -170,7 +182,7 @@ impl Filesystem for Adapter {
     ) {
         let (atime, mtime) = (atime.map(set_time), mtime.map(set_time));
         let (caller, change) = (caller(req), SetAttr { mode, uid, gid, size, atime, mtime });
-        self.perhaps_slowly(ino, move |this| {
+        self.change_file(ino, move |this| {
             attributes(reply, this.call(Op::SetAttr, |fs| fs.setattr(caller, ino.0, &change)));
         });
     }
@@ -183,31 +195,42 @@ impl Filesystem for Adapter {
     }
 
     fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
-        let made = self.call(Op::MkNod, |fs| fs.mknod(caller(req), parent.0, name, mode, umask, rdev_in(rdev)));
-        entry(reply, made);
+        let (caller, name) = (caller(req), name.to_os_string());
+        self.change(move |this| {
+            let make = |fs: &Overlay| fs.mknod(caller, parent.0, &name, mode, umask, rdev_in(rdev));
+            entry(reply, this.call(Op::MkNod, make));
+        });
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
-        entry(reply, self.call(Op::MkDir, |fs| fs.mkdir(caller(req), parent.0, name, mode, umask)));
+        let (caller, name) = (caller(req), name.to_os_string());
+        self.change(move |this| {
+            entry(reply, this.call(Op::MkDir, |fs| fs.mkdir(caller, parent.0, &name, mode, umask)));
+        });
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        entry(reply, self.call(Op::SymLink, |fs| fs.symlink(caller(req), parent.0, name, target.as_os_str())));
+        let (caller, name, target) = (caller(req), name.to_os_string(), target.as_os_str().to_os_string());
+        self.change(move |this| {
+            entry(reply, this.call(Op::SymLink, |fs| fs.symlink(caller, parent.0, &name, &target)));
+        });
     }
 
     fn link(&self, _: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = name.to_os_string();
-        self.perhaps_slowly(ino, move |this| {
+        self.change_file(ino, move |this| {
             entry(reply, this.call(Op::Link, |fs| fs.link(ino.0, parent.0, &name)));
         });
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        empty(reply, self.call(Op::Unlink, |fs| fs.unlink(parent.0, name)));
+        let name = name.to_os_string();
+        self.change(move |this| empty(reply, this.call(Op::Unlink, |fs| fs.unlink(parent.0, &name))));
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        empty(reply, self.call(Op::RmDir, |fs| fs.rmdir(parent.0, name)));
+        let name = name.to_os_string();
+        self.change(move |this| empty(reply, this.call(Op::RmDir, |fs| fs.rmdir(parent.0, &name))));
     }
 
     fn rename(
@@ -221,7 +244,10 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let flags = rustix::fs::RenameFlags::from_bits_retain(flags.bits());
-        empty(reply, self.call(Op::Rename, |fs| fs.rename(parent.0, name, newparent.0, newname, flags)));
+        let (name, newname) = (name.to_os_string(), newname.to_os_string());
+        self.change(move |this| {
+            empty(reply, this.call(Op::Rename, |fs| fs.rename(parent.0, &name, newparent.0, &newname, flags)));
+        });
     }
 
     fn read(
@@ -253,7 +279,8 @@ impl Filesystem for Adapter {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        if !self.overlay.copies_up(ino.0) {
+        let here = if self.overlay.copies_up(ino.0) { None } else { self.changes.here() };
+        if here.is_some() {
             return self.write_now(ino.0, offset, data, write_flags, reply);
         }
         // The session reads the next request into the buffer that `data` lies in.
@@ -305,7 +332,7 @@ impl Filesystem for Adapter {
     ) {
         let (name, value) = (name.to_os_string(), value.to_vec());
         let (caller, flags) = (caller(req), XattrFlags::from_bits_retain(flags.cast_unsigned()));
-        self.perhaps_slowly(ino, move |this| {
+        self.change_file(ino, move |this| {
             empty(reply, this.call(Op::SetXattr, |fs| fs.setxattr(caller, ino.0, &name, &value, flags)));
         });
     }
@@ -320,7 +347,7 @@ impl Filesystem for Adapter {
 
     fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (caller, name) = (caller(req), name.to_os_string());
-        self.perhaps_slowly(ino, move |this| {
+        self.change_file(ino, move |this| {
             empty(reply, this.call(Op::RemoveXattr, |fs| fs.removexattr(caller, ino.0, &name)));
         });
     }
@@ -336,7 +363,7 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let caller = caller(req);
-        self.perhaps_slowly(ino, move |this| {
+        self.change_file(ino, move |this| {
             empty(reply, this.call(Op::Fallocate, |fs| fs.fallocate(caller, ino.0, offset, length, mode)));
         });
     }

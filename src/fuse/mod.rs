@@ -9,6 +9,7 @@
 
 mod adapter;
 mod buffers;
+mod changes;
 mod connection;
 mod convert;
 mod device;

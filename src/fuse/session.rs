@@ -86,9 +86,10 @@ impl Session {
     ) -> Result<Session> {
         let cannot = |e| Error::io("cannot start the FUSE session", e);
         let stats = Arc::new(Stats::default());
-        let adapter = Adapter::new(Arc::clone(&overlay), Arc::clone(&stats));
+        let threads = options.threads.max(1);
+        let adapter = Adapter::new(Arc::clone(&overlay), Arc::clone(&stats), threads);
         let mut config = fuser::Config::default();
-        config.n_threads = Some(options.threads.max(1));
+        config.n_threads = Some(threads);
         // Who may use the mount is the kernel's business (allow_other). The library's own check compares with the
         // user id of this process, which means nothing for a mount in another user namespace.
         let theirs = device.try_clone().map_err(cannot)?;

@@ -62,8 +62,12 @@ impl Overlay {
                     return Err(Errno::OPNOTSUPP);
                 }
                 self.on_object(&node, |at| apply(at, change))?;
-                // A new mode or owner: whether a write has to clear set-id bits is worked out again.
-                self.fds.remove(self.owner, node.id, Slot::Write);
+                if change.mode.is_some()
+                    && let Some(opened) = self.fds.get(self.owner, node.id, Slot::Write)
+                {
+                    // Whether a write has to clear set-id bits is worked out again.
+                    opened.set_id.store(true, Ordering::Relaxed);
+                }
                 Ok((self.attr(&node)?, self.attr_ttl(&node)))
             }
         }

@@ -59,16 +59,16 @@ impl Overlay {
         let mask = if inherit.default_acl { 0 } else { umask };
         let owner = Owner { caller, set_gid: inherit.set_gid };
         self.unborrow(&parent)?;
-        let opened = match make_at(to, new, mask) {
+        let (opened, stat) = match make_at(to, new, mask) {
             // A whiteout stands there: make the entry aside and rename it over.
-            Err(Errno::EXIST) if crowded => make_over(upper, &dir, to, new, mask, &owner)?,
+            Err(Errno::EXIST) if crowded => (make_over(upper, &dir, to, new, mask, &owner)?, None),
             Ok(opened) => {
-                finish(to, new, mask, inherit.default_acl, &owner, crowded).inspect_err(|_| undo(to, new))?;
-                opened
+                let stat = finish(to, new, mask, inherit.default_acl, &owner, crowded);
+                (opened, Some(stat.inspect_err(|_| undo(to, new))?))
             }
             Err(e) => return Err(e),
         };
-        let entered = to.stat().and_then(|stat| {
+        let entered = stat.map_or_else(|| to.stat(), Ok).and_then(|stat| {
             let found = match new {
                 New::Dir(_) => {
                     Found::Dir { upper: Some((stat, marks::DirMarks::default())), lowers: Vec::new(), top: None }
@@ -184,25 +184,29 @@ fn make_at(at: At<'_>, new: &New<'_>, mask: u32) -> Result<Option<OwnedFd>> {
     }
 }
 
-/// Owner, and what that or our own umask took away; the mark of a directory that hides lower entries.
-fn finish(at: At<'_>, new: &New<'_>, mask: u32, default_acl: bool, owner: &Owner, opaque: bool) -> Result<()> {
+/// Owner, and what that or our own umask took away; the mark of a directory that hides lower entries. The attributes
+/// that the entry has then.
+fn finish(at: At<'_>, new: &New<'_>, mask: u32, default_acl: bool, owner: &Owner, opaque: bool) -> Result<Stat> {
     let mut stat = at.stat()?;
     if chown_to(at, &stat, owner)? {
         stat = at.stat()?;
     }
+    let mut changed = false;
     let wanted = match *new {
         New::Node(mode, _) => mode & !mask & 0o7777,
         // A new directory keeps the set-group-id bit that it inherited.
         New::Dir(mode) => (mode & !mask & 0o7777) | (stat.mode & 0o2000),
-        New::Symlink(_) => return Ok(()),
+        New::Symlink(_) => return Ok(stat),
     };
     if !default_acl && stat.mode & 0o7777 != wanted {
         at.chmod(wanted)?;
+        changed = true;
     }
     if opaque && matches!(new, New::Dir(_)) {
         marks::set_opaque(at)?;
+        changed = true;
     }
-    Ok(())
+    if changed { at.stat() } else { Ok(stat) }
 }
 
 /// Gives the entry its owner; whether anything had to change.

@@ -170,11 +170,11 @@ impl Partial {
         Stat { mtime, ctime, ..stat }
     }
 
-    /// Ends the bringing up of blocks, and waits for what is under way.
+    /// Ends the bringing up of blocks, and waits for the piece that is under way.
     pub(super) fn stop(&self) {
         let mut state = self.state.lock();
         state.dropped = true;
-        while state.claimed.is_some() || state.finishing {
+        while state.claimed.is_some() {
             self.changed.wait(&mut state);
         }
     }
@@ -369,7 +369,10 @@ impl Partial {
 
     /// Takes the mark off, and leaves the times as the fork's own writes did.
     pub(super) fn become_ordinary(&self) -> Result<()> {
-        let _state = self.state.lock();
+        let state = self.state.lock();
+        if state.dropped {
+            return Err(Errno::CANCELED);
+        }
         let mtime = self.times.lock().mtime;
         let omit = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
         let times = Timestamps { last_access: omit, last_modification: mtime.into() };

@@ -6,10 +6,11 @@ use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
 use super::copyup::Bring;
+use super::fds::Slot;
 use super::node::Kind;
 use super::{Caller, Overlay, Result};
 use crate::layer::marks;
-use crate::sys::At;
+use crate::sys::{At, xattr_of};
 
 impl Overlay {
     /// The value of an attribute; `ENODATA` where it is not set.
@@ -18,6 +19,10 @@ impl Overlay {
             return Err(Errno::NODATA);
         }
         let node = self.node(node)?;
+        // Asked by the kernel before the first write to a file (`security.capability`): by descriptor that is half the work.
+        if let Some(opened) = self.fds.get(self.owner, node.id, Slot::Write) {
+            return xattr_of(&opened.fd, name);
+        }
         let _names = self.names.read();
         self.on_object(&node, |at| at.get_xattr(name))
     }

@@ -187,17 +187,20 @@ fn preserve(overlay: &Overlay, layer: &Layer) -> Result<()> {
 /// Opens the base without touching any mount of a fork, and makes sure that it is the directory that was forked.
 fn open_base(spec: &MountSpec) -> Result<OwnedFd> {
     let base = &spec.base;
-    let mounts = mounts().context("cannot read", "/proc/self/mountinfo")?;
-    if let Some(mount) = mounts.iter().find(|m| m.kind == super::MOUNT_KIND && base.starts_with(&m.point)) {
-        let what = format!("the base lies inside the fork at {:?} now:", mount.point);
-        return Err(Error::new(Kind::Usage, what).at(base));
-    }
     let gone = |why: &str| Error::new(Kind::NotFound, format!("the base {why}:")).at(base);
     let below = base.strip_prefix("/").ok().and_then(RelPath::new);
     let below = below.ok_or_else(|| Error::new(Kind::Usage, "the base is no absolute path:").at(base))?;
     let top = sys::open_root(Path::new("/")).context("cannot open", "/")?;
     use rustix::fs::OFlags;
     use rustix::io::Errno;
+    if !is_cached_on_a_disk(&top, &below) {
+        // Opening it might ask us ourselves. This looks at all mounts of the machine, which may be a thousand forks.
+        let mounts = mounts().context("cannot read", "/proc/self/mountinfo")?;
+        if let Some(mount) = mounts.iter().find(|m| m.kind == super::MOUNT_KIND && base.starts_with(&m.point)) {
+            let what = format!("the base lies inside the fork at {:?} now:", mount.point);
+            return Err(Error::new(Kind::Usage, what).at(base));
+        }
+    }
     // No link anywhere on the way: one that was put there meanwhile may lead into a fork.
     let root = match sys::open_beneath(&top, &below, OFlags::PATH | OFlags::DIRECTORY) {
         Err(Errno::NOENT) => return Err(gone("is gone")),
@@ -211,9 +214,32 @@ fn open_base(spec: &MountSpec) -> Result<OwnedFd> {
     Ok(root)
 }
 
+/// Whether a path leads to a directory on a block device, found by the kernel's cached names alone: so no file system was
+/// asked on the way, nor would it be. False where that cannot be told.
+fn is_cached_on_a_disk(top: &OwnedFd, path: &RelPath) -> bool {
+    use rustix::fs::{Mode, OFlags, ResolveFlags, major, openat2};
+    let path = if path.is_root() { Path::new(".") } else { path.as_path() };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::CACHED | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let opened = openat2(top, path, flags, Mode::empty(), resolve);
+    opened.and_then(|fd| Stat::of(fd.as_fd())).is_ok_and(|stat| major(stat.dev) != 0)
+}
+
+/// Whether something is mounted at a directory; true also where that cannot be told.
+fn is_mount_point(point: &Path) -> bool {
+    use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+    // Of a mount whose server is dead the kernel knows that much without asking.
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    let attributes = statx(CWD, point, flags, StatxFlags::empty());
+    attributes.map_or(true, |x| x.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+}
+
 /// Takes away what a dead server left mounted at a fork's mount point. The one server of the store is the only one that
 /// mounts there, and it is the one that asks.
 fn clear(point: &Path) -> Result<()> {
+    if !is_mount_point(point) {
+        return Ok(());
+    }
     let mounts = mounts().context("cannot read", "/proc/self/mountinfo")?;
     for mount in mounts.iter().rev().filter(|m| m.point == point) {
         if mount.kind == super::MOUNT_KIND

@@ -269,7 +269,7 @@ impl Server {
         match request {
             Request::Ping => {
                 let (pid, program) = (std::process::id(), env!("CARGO_PKG_VERSION").to_owned());
-                return Ok(Reply::Pong(Pong { pid, program, mounts: self.table.list().len() }));
+                return Ok(Reply::Pong(Pong { pid, program, mounts: self.table.len() }));
             }
             Request::List => return Ok(Reply::Mounts(self.table.list())),
             Request::Stats { id } => {

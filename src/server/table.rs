@@ -204,6 +204,11 @@ impl Table {
         live.preserve(layer)
     }
 
+    /// How many mounts there are, those that just come and go among them.
+    pub(super) fn len(&self) -> usize {
+        self.slots.lock().len()
+    }
+
     /// All mounts that are alive, by id.
     pub(super) fn list(&self) -> Vec<MountInfo> {
         let slots: Vec<Arc<Slot>> = self.slots.lock().values().map(Arc::clone).collect();

@@ -153,18 +153,7 @@ impl<'a> At<'a> {
     /// An extended attribute; `ENODATA` where it is not set, `EOPNOTSUPP` where the file system keeps none of the kind.
     pub fn get_xattr(self, attribute: &OsStr) -> Result<Vec<u8>, Errno> {
         let path = self.proc_path();
-        let mut value = vec![0; 256];
-        loop {
-            match self.get_xattr_at(&path, attribute, &mut value) {
-                Ok(n) => {
-                    value.truncate(n);
-                    return Ok(value);
-                }
-                // 64 KiB is XATTR_SIZE_MAX: nothing larger exists.
-                Err(Errno::RANGE) if value.len() < 65_536 => value.resize(65_536, 0),
-                Err(e) => return Err(e),
-            }
-        }
+        whole(|value| self.get_xattr_at(&path, attribute, value))
     }
 
     /// Sets an extended attribute.
@@ -221,6 +210,27 @@ impl<'a> At<'a> {
             path.push(self.name);
         }
         path
+    }
+}
+
+/// An extended attribute of an open file (not `O_PATH`); errors as of [`At::get_xattr`].
+pub fn xattr_of(fd: &OwnedFd, attribute: &OsStr) -> Result<Vec<u8>, Errno> {
+    whole(|value| calls::fgetxattr(fd, attribute, value))
+}
+
+/// The whole of an attribute that `get` reads into a buffer, if it fits.
+fn whole(get: impl Fn(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
+    let mut value = vec![0; 256];
+    loop {
+        match get(&mut value) {
+            Ok(n) => {
+                value.truncate(n);
+                return Ok(value);
+            }
+            // 64 KiB is XATTR_SIZE_MAX: nothing larger exists.
+            Err(Errno::RANGE) if value.len() < 65_536 => value.resize(65_536, 0),
+            Err(e) => return Err(e),
+        }
     }
 }
 

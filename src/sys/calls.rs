@@ -121,6 +121,11 @@ pub fn lgetxattr(path: impl Arg + Copy, name: impl Arg + Copy, value: &mut [u8])
     call("sys.lgetxattr", || rustix::fs::lgetxattr(path, name, &mut *value))
 }
 
+/// `fgetxattr` of `rustix`.
+pub fn fgetxattr(fd: impl AsFd + Copy, name: impl Arg + Copy, value: &mut [u8]) -> Result<usize> {
+    call("sys.fgetxattr", || rustix::fs::fgetxattr(fd, name, &mut *value))
+}
+
 /// `listxattr` of `rustix`.
 pub fn listxattr(path: impl Arg + Copy, list: &mut [u8]) -> Result<usize> {
     call("sys.listxattr", || rustix::fs::listxattr(path, &mut *list))

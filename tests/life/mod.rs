@@ -8,6 +8,7 @@ mod gc;
 mod killed;
 mod reboot;
 mod refusals;
+mod scale;
 mod server;
 mod store;
 mod user;

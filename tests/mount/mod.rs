@@ -7,4 +7,5 @@ mod helper;
 mod large;
 mod raw;
 mod requests;
+mod slow;
 mod trouble;

@@ -24,7 +24,8 @@ impl File {
 
     /// All from the present place to the end.
     pub fn rest(&mut self) -> Result<Vec<u8>> {
-        let mut bytes = Vec::new();
+        // Room for all of a small file: else reading begins with a few bytes and feels its way up.
+        let mut bytes = Vec::with_capacity(8192);
         self.read_to_end(&mut bytes).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
         Ok(bytes)
     }
