@@ -89,10 +89,12 @@ impl Image {
         copy
     }
 
-    /// Mounts a copy in its place.
-    pub(crate) fn swap(&self, copy: &Path) {
-        // Whoever was told to end may not have ended yet.
-        eventually("unmounted", || Command::new("umount").arg(self.path()).done().status.success());
+    /// Mounts a copy in its place; `release` makes those end who still use it.
+    pub(crate) fn swap(&self, copy: &Path, release: impl Fn()) {
+        eventually("unmounted", || {
+            release();
+            Command::new("umount").arg(self.path()).done().status.success()
+        });
         self.mount(copy);
     }
 

@@ -8,7 +8,7 @@ use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-use crate::common::{Fs, Image, Look, Run, Tree, Treefork, assert_same};
+use crate::common::{Fs, Image, Look, Run, Tree, Treefork, assert_same, mounts};
 
 const BASE: &str = "git init -q; mkdir -p d/sub e; seq 9 > f; seq 99 > d/x; seq 5 > d/sub/y; echo e > e/f; \
                     git add -A; git commit -qm start";
@@ -56,10 +56,22 @@ impl Scene {
         images
     }
 
+    /// What a command left in the background has stopped itself as well: it goes on, to its end.
+    fn go_on(&self) {
+        let store = self.image.path().join("store");
+        for process in std::fs::read_dir("/proc").expect("it is mounted").flatten() {
+            let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            let command = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
+            if mounts::mentions(&command, &store) {
+                let _ = kill_process(Pid::from_raw(pid).expect("not 0"), Signal::CONT);
+            }
+        }
+    }
+
     /// The machine starts with that image; the next command brings everything in order.
     fn start(&self, image: &Path) {
         self.treefork.command(["serve", "--stop"]).done();
-        self.image.swap(image);
+        self.image.swap(image, || self.go_on());
         self.treefork.ok(["list"]);
     }
 }
