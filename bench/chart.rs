@@ -15,7 +15,8 @@ const NUMBERS: f64 = 130.0;
 const LINE: f64 = 18.0;
 const GAP: f64 = 30.0;
 
-const COLOURS: [(&str, &str); 3] = [("plain", "#8c959f"), ("treefork", "#1a7f37"), ("treefork exec", "#2da44e")];
+const COLOURS: [(&str, &str); 4] =
+    [("plain", "#8c959f"), ("treefork", "#1a7f37"), ("treefork exec", "#2da44e"), ("treefork prewarmed", "#4ac26b")];
 const OTHERS: &str = "#d0d7de";
 
 /// The picture, as an SVG document of its own; times in milliseconds, shorter is better.

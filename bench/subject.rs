@@ -47,8 +47,9 @@ pub(crate) trait Subject: Sync {
 pub(crate) fn all(place: &Place) -> Vec<Box<dyn Subject>> {
     let mut all: Vec<Box<dyn Subject>> = vec![
         Box::new(Plain),
-        Box::new(Treefork { name: "treefork", exec: false }),
-        Box::new(Treefork { name: "treefork exec", exec: true }),
+        Box::new(Treefork { name: "treefork", use_as: Use::Fresh }),
+        Box::new(Treefork { name: "treefork exec", use_as: Use::Exec }),
+        Box::new(Treefork { name: "treefork prewarmed", use_as: Use::Prewarmed }),
         Box::new(Copy { name: "cp -a", reflink: false }),
         Box::new(Worktree),
         Box::new(Overlay { name: "overlayfs", program: None }),
@@ -119,8 +120,18 @@ impl Subject for Plain {
 
 struct Treefork {
     name: &'static str,
-    /// git runs through `treefork exec`.
-    exec: bool,
+    use_as: Use,
+}
+
+/// How a fork is used.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// At its path, as it was made.
+    Fresh,
+    /// Git runs through `treefork exec`, once the index of the base is prepared: from the second fork of a base on.
+    Exec,
+    /// At its path, once `create --prewarm` is done.
+    Prewarmed,
 }
 
 impl Subject for Treefork {
@@ -134,12 +145,20 @@ impl Subject for Treefork {
         Fork { path, name: name.to_owned(), base: base.into() }
     }
 
+    fn prepare(&self, place: &Place, fork: &Fork) {
+        match self.use_as {
+            Use::Fresh => {}
+            Use::Exec => drop(place.treefork(["prewarm", "--only-git", &fork.name])),
+            Use::Prewarmed => drop(place.treefork(["prewarm", &fork.name])),
+        }
+    }
+
     fn remove(&self, place: &Place, fork: &Fork) {
         place.treefork(["remove", &fork.name]);
     }
 
     fn git(&self, place: &Place, fork: &Fork, arguments: &[&str]) {
-        if self.exec {
+        if self.use_as == Use::Exec {
             place.treefork(["exec", &fork.name, "--", "git"].iter().chain(arguments));
         } else {
             place.git(&fork.path, arguments);

@@ -47,10 +47,12 @@ impl Workload {
 
 /// All workloads that the plan wants.
 pub(crate) fn all(plan: &Plan) -> Vec<Workload> {
-    let any: fn(&dyn Subject) -> bool = |subject| subject.name() != "treefork exec";
+    let any: fn(&dyn Subject) -> bool = |subject| !matches!(subject.name(), "treefork exec" | "treefork prewarmed");
     // The plain directory is there already.
-    let made: fn(&dyn Subject) -> bool = |subject| !matches!(subject.name(), "plain" | "treefork exec");
-    let git: fn(&dyn Subject) -> bool = |_| true;
+    let made: fn(&dyn Subject) -> bool =
+        |subject| !matches!(subject.name(), "plain" | "treefork exec" | "treefork prewarmed");
+    let git: fn(&dyn Subject) -> bool = |subject| subject.name() != "treefork prewarmed";
+    let read: fn(&dyn Subject) -> bool = |subject| subject.name() != "treefork exec";
     let whole: fn(&dyn Subject) -> bool = |subject| any_whole(subject);
     let fans: fn(&dyn Subject) -> bool =
         |subject| matches!(subject.name(), "treefork" | "git worktree" | "cp -a" | "cp --reflink");
@@ -58,10 +60,10 @@ pub(crate) fn all(plan: &Plan) -> Vec<Workload> {
     let all = [
         Workload { name: "flat create", rounds: [50, 50], suits: ours, measure: flat_create },
         Workload { name: "create and remove", rounds: [5, 5], suits: made, measure: create_and_remove },
-        Workload { name: "git status", rounds: [3, 5], suits: git, measure: git_status },
-        Workload { name: "walk", rounds: [3, 5], suits: any, measure: walk },
-        Workload { name: "search", rounds: [3, 3], suits: any, measure: search },
-        Workload { name: "archive", rounds: [3, 3], suits: any, measure: archive },
+        Workload { name: "git status", rounds: [3, 5], suits: |_| true, measure: git_status },
+        Workload { name: "walk", rounds: [3, 5], suits: read, measure: walk },
+        Workload { name: "search", rounds: [3, 3], suits: read, measure: search },
+        Workload { name: "archive", rounds: [3, 3], suits: read, measure: archive },
         Workload { name: "small files", rounds: [3, 5], suits: any, measure: small_files },
         Workload { name: "remove after work", rounds: [3, 3], suits: made, measure: remove_after_work },
         Workload { name: "large file", rounds: [2, 3], suits: whole, measure: large_file },
@@ -81,7 +83,7 @@ pub(crate) fn all(plan: &Plan) -> Vec<Workload> {
 }
 
 fn any_whole(subject: &dyn Subject) -> bool {
-    subject.is_whole() && subject.name() != "treefork exec"
+    subject.is_whole() && !matches!(subject.name(), "treefork exec" | "treefork prewarmed")
 }
 
 /// How long `act` takes, with a quiet disk before it.

@@ -33,6 +33,7 @@ pub mod host;
 mod join;
 mod manager;
 mod merger;
+mod observe;
 mod runner;
 
 pub use crate::durable::{CancelToken, Registration};
@@ -46,4 +47,5 @@ pub use hooks::{PreMerge, create_fork};
 pub use join::{Landing, merge_fork, recover, source};
 pub use manager::{Managed, Manager};
 pub use merger::{Merger, SerializingMerger};
+pub use observe::observe;
 pub use runner::{Isolated, caveat, target};

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::{CancelToken, Command, CommandRunner, Output};
+use super::{CancelToken, Command, CommandRunner, Output, observe};
 use crate::error::{Error, Kind, Result};
 use crate::fork::{Forks, Id, Record};
 use crate::git::Repo;
@@ -43,11 +43,12 @@ impl CommandRunner for Isolated {
             );
         }
         let (record, root) = self.forks.ready(self.id.as_str())?;
-        let target = target(&self.forks, &record);
+        let mut target = target(&self.forks, &record);
         let mut environment = Environment::default();
         for (name, value) in &command.env {
             environment.set(name, value);
         }
+        observe(&mut target, &self.forks, &record, &mut environment);
         let [(stdin, input), (output, stdout), (errors, stderr)] = [pipe()?, pipe()?, pipe()?];
         let job = Job {
             args: command.args.clone(),

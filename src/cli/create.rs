@@ -11,6 +11,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::output::{self, Context};
+use super::prewarm;
 use crate::api;
 use crate::config::{self, Settings};
 use crate::error::{Error, Kind, Result};
@@ -44,6 +45,9 @@ pub(super) struct Create {
     /// Never let gc reap it
     #[arg(long)]
     keep: bool,
+    /// Fill the kernel's caches, and have git's index prepared, in the background
+    #[arg(long)]
+    prewarm: bool,
     /// The process that the fork belongs to [default: the one that called treefork]
     #[arg(long, value_name = "PID")]
     owner: Option<u32>,
@@ -119,6 +123,7 @@ impl Create {
         // What is wrong with these is said before anything is looked at.
         let label = self.label.take().map(label).transpose()?;
         let id = self.id.take().as_deref().map(str::parse::<Id>).transpose()?;
+        let prewarm = self.prewarm;
         let forks = Forks::open(context.store()?)?;
         let settings = context.settings(&forks.root_of(&self.base)?)?;
         let request = Request { label, id, ..self.request(&settings)? };
@@ -128,6 +133,9 @@ impl Create {
         }
         for advisory in &record.advisories {
             output::note(advisory);
+        }
+        if prewarm && record.strategy == Way::Overlay {
+            prewarm::in_background(forks.store(), &record);
         }
         let path = record.path(&forks.store().fork(&record.id));
         if context.json {

@@ -8,12 +8,14 @@ mod completions;
 mod create;
 mod diff;
 mod forks;
+mod fsmonitor;
 mod inside;
 mod keep;
 mod manual;
 mod merge;
 mod mount;
 mod output;
+mod prewarm;
 mod run;
 mod serve;
 mod watch;
@@ -97,6 +99,9 @@ enum Command {
     /// Delete what was removed
     #[command(hide = true)]
     EmptyTrash(create::EmptyTrash),
+    /// Fill the kernel's caches of a fork, and have the index of its base prepared for git
+    #[command(hide = true)]
+    Prewarm(prewarm::Prewarm),
     /// Mount an overlay of given directories, without a store
     Mount(mount::Mount),
 }
@@ -104,7 +109,7 @@ enum Command {
 impl Command {
     /// Whether others start it to get their own work done. The server most of all must not start anything that needs it.
     fn is_service(&self) -> bool {
-        matches!(self, Command::Serve(_) | Command::EmptyTrash(_) | Command::Mount(_))
+        matches!(self, Command::Serve(_) | Command::EmptyTrash(_) | Command::Prewarm(_) | Command::Mount(_))
     }
 
     fn run(self, context: &Context) -> Result<u8> {
@@ -132,6 +137,7 @@ impl Command {
             Command::Completions(command) => command.run(),
             Command::Man(command) => command.run(),
             Command::EmptyTrash(command) => command.run(context),
+            Command::Prewarm(command) => command.run(context),
             Command::Mount(command) => command.run(),
         }
     }
@@ -139,7 +145,7 @@ impl Command {
 
 /// Runs the command that the arguments of the process name.
 pub fn main() -> ExitCode {
-    if let Some(status) = mount::as_helper() {
+    if let Some(status) = fsmonitor::as_hook().or_else(mount::as_helper) {
         return status;
     }
     // Whatever this program is called, and wherever it lies.

@@ -68,6 +68,7 @@ struct WrittenRun {
     hide: Vec<Spot>,
     no_network: bool,
     git_hardening: bool,
+    no_fsmonitor: bool,
     timeout: Option<Limit>,
 }
 
@@ -195,6 +196,7 @@ impl From<Written> for Settings {
                 hide: spots(run.hide),
                 no_network: run.no_network,
                 git_hardening: run.git_hardening,
+                no_fsmonitor: run.no_fsmonitor,
                 timeout: run.timeout.map(|limit| limit.0),
             },
         }
@@ -223,13 +225,14 @@ mod tests {
             hide = ["/root/.ssh"]
             no_network = true
             git_hardening = true
+            no_fsmonitor = true
             timeout = "5m"
         "#;
         let settings = parse(text, Path::new("f")).expect("all known");
         assert_eq!((settings.exclude.len(), settings.pre_merge.len()), (2, 2));
         assert_eq!((settings.strategy, settings.symlinks), (Some(Wanted::Way(Way::Copy)), Some(Symlinks::Skip)));
         assert_eq!(settings.run.timeout, Some(Duration::from_secs(300)));
-        assert!(settings.run.keep && settings.run.ro_root && settings.run.git_hardening);
+        assert!(settings.run.keep && settings.run.ro_root && settings.run.git_hardening && settings.run.no_fsmonitor);
         assert_eq!(parse("", Path::new("f")).expect("nothing"), Settings::default());
         for (text, line, says) in [
             ("\nexcludes = []\n", "line 2", "unknown field `excludes`"),

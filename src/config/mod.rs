@@ -64,6 +64,8 @@ pub struct Run {
     pub no_network: bool,
     /// Git runs nothing that a repository names.
     pub git_hardening: bool,
+    /// Git looks at every file, instead of asking the fork what changed.
+    pub no_fsmonitor: bool,
     /// How long a command may take.
     pub timeout: Option<Duration>,
 }
@@ -110,6 +112,7 @@ impl Run {
             hide: self.hide.into_iter().chain(first.hide).collect(),
             no_network: self.no_network || first.no_network,
             git_hardening: self.git_hardening || first.git_hardening,
+            no_fsmonitor: self.no_fsmonitor || first.no_fsmonitor,
             timeout: shorter,
         }
     }

@@ -16,6 +16,7 @@ mod origin;
 mod owner;
 mod pending;
 pub mod preserved;
+pub mod prewarm;
 mod record;
 mod recover;
 pub mod status;

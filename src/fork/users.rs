@@ -88,6 +88,7 @@ fn idle(point: &Path) -> bool {
 /// An error that names the users of a fork, if it has any. The caller holds the fork's lock.
 pub(super) fn refuse_if_used(record: &Record, dir: &Path) -> Result<()> {
     const SHOWN: usize = 5;
+    super::prewarm::end(dir);
     let users = users_quickly(dir)?;
     if users.is_empty() {
         return Ok(());

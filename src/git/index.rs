@@ -60,8 +60,7 @@ fn rewrite(bytes: &mut Vec<u8>, copies: impl Fn(&[u8]) -> Option<(Stat, Stat)>) 
     let (hash, trailer_is_zero) = Hash::of(bytes)?;
     let entries = parse(bytes, hash.len())?;
     let end = entries.last().map_or(12, |entry| entry.end);
-    let body_end = bytes.len() - hash.len();
-    let tail = extensions(&bytes[end..body_end])?;
+    let tail = tail_of(bytes, &entries, hash, &DROPPED)?;
     let (mut fresh, mut all) = (0, 0);
     for entry in &entries {
         // Regular files and links; not submodules, not the directories of a sparse index.
@@ -85,13 +84,13 @@ fn rewrite(bytes: &mut Vec<u8>, copies: impl Fn(&[u8]) -> Option<(Stat, Stat)>) 
 
 /// Which hash the repository uses, told by the checksum at the end, and whether that is switched off (all zero).
 #[derive(Clone, Copy)]
-enum Hash {
+pub(super) enum Hash {
     Sha1,
     Sha256,
 }
 
 impl Hash {
-    fn of(bytes: &[u8]) -> Option<(Self, bool)> {
+    pub(super) fn of(bytes: &[u8]) -> Option<(Self, bool)> {
         for hash in [Self::Sha1, Self::Sha256] {
             let (body, trailer) = bytes.split_at_checked(bytes.len().checked_sub(hash.len())?)?;
             let zero = trailer.iter().all(|&b| b == 0);
@@ -102,14 +101,14 @@ impl Hash {
         None
     }
 
-    fn len(self) -> usize {
+    pub(super) fn len(self) -> usize {
         match self {
             Self::Sha1 => 20,
             Self::Sha256 => 32,
         }
     }
 
-    fn digest(self, bytes: &[u8]) -> Vec<u8> {
+    pub(super) fn digest(self, bytes: &[u8]) -> Vec<u8> {
         match self {
             Self::Sha1 => Sha1::digest(bytes).to_vec(),
             Self::Sha256 => Sha256::digest(bytes).to_vec(),
@@ -117,14 +116,15 @@ impl Hash {
     }
 }
 
-struct Entry {
-    start: usize,
-    end: usize,
-    path: Vec<u8>,
+/// Where an entry is, and of which file.
+pub(super) struct Entry {
+    pub(super) start: usize,
+    pub(super) end: usize,
+    pub(super) path: Vec<u8>,
 }
 
 /// Where the entries are. `hash` is the length of an object id.
-fn parse(bytes: &[u8], hash: usize) -> Option<Vec<Entry>> {
+pub(super) fn parse(bytes: &[u8], hash: usize) -> Option<Vec<Entry>> {
     if bytes.get(..4)? != b"DIRC" {
         return None;
     }
@@ -160,24 +160,52 @@ fn parse(bytes: &[u8], hash: usize) -> Option<Vec<Entry>> {
     Some(entries)
 }
 
-/// The extensions without those that do not hold for a copy; `None` for a split index or anything malformed.
-fn extensions(mut bytes: &[u8]) -> Option<Vec<u8>> {
-    let mut kept = Vec::new();
-    while !bytes.is_empty() {
-        let length = usize::try_from(word(bytes, 4)?).ok()?;
-        let (extension, rest) = bytes.split_at_checked(8 + length)?;
-        if extension.starts_with(b"link") {
-            return None;
-        }
-        if !DROPPED.iter().any(|name| extension.starts_with(*name)) {
-            kept.extend_from_slice(extension);
-        }
-        bytes = rest;
+/// The extensions without those of these names; `None` for a split index or anything malformed.
+pub(super) fn tail_of(bytes: &[u8], entries: &[Entry], hash: Hash, dropped: &[&[u8; 4]]) -> Option<Vec<u8>> {
+    let all = extensions(bytes, entries, hash)?;
+    if all.iter().any(|extension| extension.starts_with(b"link")) {
+        return None;
     }
-    Some(kept)
+    let kept = all.into_iter().filter(|extension| !dropped.iter().any(|name| extension.starts_with(*name)));
+    Some(kept.flatten().copied().collect())
 }
 
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
+/// The extension of this name, its head included.
+pub(super) fn extension_of(bytes: &[u8], name: &[u8; 4]) -> Option<Vec<u8>> {
+    let (hash, _) = Hash::of(bytes)?;
+    let entries = parse(bytes, hash.len())?;
+    extensions(bytes, &entries, hash)?.into_iter().find(|extension| extension.starts_with(name)).map(<[u8]>::to_vec)
+}
+
+fn extensions<'a>(bytes: &'a [u8], entries: &[Entry], hash: Hash) -> Option<Vec<&'a [u8]>> {
+    let end = entries.last().map_or(12, |entry| entry.end);
+    let mut rest = bytes.get(end..bytes.len().checked_sub(hash.len())?)?;
+    let mut all = Vec::new();
+    while !rest.is_empty() {
+        let length = usize::try_from(word(rest, 4)?).ok()?;
+        let (extension, after) = rest.split_at_checked(8 + length)?;
+        all.push(extension);
+        rest = after;
+    }
+    Some(all)
+}
+
+/// The flags of an entry but for the length of its name: assumed valid, extended, stage.
+pub(super) fn flags_of(bytes: &[u8], entry: &Entry, hash: Hash) -> Option<u16> {
+    let at = entry.start + STAT_DATA + hash.len();
+    Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+/// Whether an entry says of its file exactly what the file is like, but for the device, which counts for nothing.
+pub(super) fn stands_exactly(data: &[u8], stat: &Stat) -> bool {
+    let words = words(stat).into_iter().enumerate();
+    words
+        .filter(|(at, _)| *at != 4)
+        .filter_map(|(at, expected)| Some((at, expected?)))
+        .all(|(at, expected)| word(data, at * 4) == Some(expected))
+}
+
+pub(super) fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 

@@ -9,6 +9,7 @@ pub mod index;
 mod neutral;
 pub mod own;
 mod paths;
+pub mod prepare;
 mod repo;
 pub mod worktree;
 

@@ -11,11 +11,14 @@ pub mod index;
 pub mod ledger;
 pub mod manifest;
 pub mod marks;
+pub mod monitor;
 pub mod origins;
 pub mod ours;
+pub mod prepared;
 pub mod preserved;
 pub mod resolve;
 pub mod staging;
+pub mod touched;
 pub mod tree;
 pub mod watch;
 

@@ -31,6 +31,16 @@ impl Overlay {
 
     /// Changes attributes; the answer is as of [`getattr`](Self::getattr).
     pub fn setattr(&self, caller: Caller, node: u64, change: &SetAttr) -> Result<(Attr, Duration)> {
+        let set = self.set_attributes(caller, node, change);
+        let only_times = change.mode.is_none() && change.uid.is_none() && change.gid.is_none();
+        // To name a directory is to say that all in it may have changed, which times of its own do not mean.
+        if !(only_times && self.node(node).is_ok_and(|node| node.is_dir())) {
+            self.touched(node);
+        }
+        set
+    }
+
+    fn set_attributes(&self, caller: Caller, node: u64, change: &SetAttr) -> Result<(Attr, Duration)> {
         let node = self.node(node)?;
         self.writable()?;
         match &node.kind {
@@ -138,11 +148,23 @@ impl Overlay {
         if let Some(ctime) = borrowed {
             stat.ctime = ctime;
         }
+        if upper && merged {
+            // What others add to or take from the lower directory changes the entries of this one, too.
+            stat.ctime = stat.ctime.max(self.lower_ctime(node).unwrap_or(stat.ctime));
+        }
         // A file system that does not count subdirectories says 1; so do we, as on the base.
         if upper && merged && stat.nlink > 1 {
             stat.nlink = 2 + self.subdirectories(node)?;
         }
         Ok(stat)
+    }
+
+    /// The change time of the lower directory that shows through a directory in the upper.
+    fn lower_ctime(&self, node: &Arc<Node>) -> Result<Time> {
+        let lower = node.dir()?.state.read().lowers.first().cloned().ok_or(Errno::NOENT)?;
+        let (layer, fd) = self.lower_dir(node, &lower)?;
+        let at = At::object(&*fd);
+        Ok(layer.shown(at, at.stat()?)?.ctime)
     }
 
     /// Runs a call on the object behind a node, wherever it is. The caller holds `names`.

@@ -26,6 +26,7 @@ use crate::copy;
 use crate::layer::index::{Key, Links};
 use crate::layer::ledger::{self, BaseState, Digest};
 use crate::layer::marks::{self, DirMarks, Origin};
+use crate::layer::prepared;
 use crate::layer::tree::Layer;
 use crate::names::RelPath;
 use crate::sys::{At, Ident, Stat, Time, calls, open_beneath};
@@ -182,7 +183,9 @@ impl Overlay {
             Bring::First(most) => original.stat.size.min(most),
             Bring::All | Bring::Blocks => original.stat.size,
         };
-        if bring == Bring::Blocks && original.stat.size >= self.large.from {
+        // A prepared index may be gone from its layer by the time that the rest of it is wanted.
+        let stays = path.as_bytes() != prepared::INDEX.as_bytes();
+        if bring == Bring::Blocks && stays && original.stat.size >= self.large.from {
             if copy::reflink(original.fd.as_fd(), copy.as_fd())? {
                 return Ok(None);
             }

@@ -33,17 +33,23 @@ enum New<'a> {
 impl Overlay {
     /// Makes a file of any type but directory and symbolic link.
     pub fn mknod(&self, caller: Caller, parent: u64, name: &OsStr, mode: u32, umask: u32, rdev: u64) -> Result<Entry> {
-        self.make(caller, parent, name, umask, &New::Node(mode, rdev))
+        let made = self.make(caller, parent, name, umask, &New::Node(mode, rdev));
+        self.touched_name(parent, name);
+        made
     }
 
     /// Makes a directory.
     pub fn mkdir(&self, caller: Caller, parent: u64, name: &OsStr, mode: u32, umask: u32) -> Result<Entry> {
-        self.make(caller, parent, name, umask, &New::Dir(mode))
+        let made = self.make(caller, parent, name, umask, &New::Dir(mode));
+        self.touched_name(parent, name);
+        made
     }
 
     /// Makes a symbolic link.
     pub fn symlink(&self, caller: Caller, parent: u64, name: &OsStr, target: &OsStr) -> Result<Entry> {
-        self.make(caller, parent, name, 0, &New::Symlink(target))
+        let made = self.make(caller, parent, name, 0, &New::Symlink(target));
+        self.touched_name(parent, name);
+        made
     }
 
     fn make(&self, caller: Caller, parent: u64, name: &OsStr, umask: u32, new: &New<'_>) -> Result<Entry> {
@@ -93,6 +99,12 @@ impl Overlay {
 
     /// Gives a file one more name.
     pub fn link(&self, node: u64, parent: u64, name: &OsStr) -> Result<Entry> {
+        let linked = self.link_node(node, parent, name);
+        self.touched_name(parent, name);
+        linked
+    }
+
+    fn link_node(&self, node: u64, parent: u64, name: &OsStr) -> Result<Entry> {
         let name = Name::new(name)?;
         let (node, parent) = (self.node(node)?, self.node(parent)?);
         let upper = self.writable()?;

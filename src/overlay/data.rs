@@ -47,6 +47,12 @@ impl Overlay {
 
     /// Writes to a file; all of it, or an error. `kill_set_id`: the writer may not keep set-id bits on the file.
     pub fn write(&self, node: u64, offset: u64, data: &[u8], kill_set_id: bool) -> Result<usize> {
+        let written = self.write_data(node, offset, data, kill_set_id);
+        self.touched(node);
+        written
+    }
+
+    fn write_data(&self, node: u64, offset: u64, data: &[u8], kill_set_id: bool) -> Result<usize> {
         let node = self.node(node)?;
         let opened = self.opened_for_writing(&node, Bring::Blocks)?;
         if kill_set_id {
@@ -75,7 +81,9 @@ impl Overlay {
     pub fn fallocate(&self, caller: Caller, node: u64, offset: u64, len: u64, mode: i32) -> Result<()> {
         let flags = FallocateFlags::from_bits(mode as u32).ok_or(Errno::OPNOTSUPP)?;
         let opened = self.opened_whole(&self.node(node)?)?;
-        calls::fallocate(&*opened.fd, flags, offset, len)?;
+        let allocated = calls::fallocate(&*opened.fd, flags, offset, len);
+        self.touched(node);
+        allocated?;
         if caller.uid != 0 { self.clear_set_id(&opened) } else { Ok(()) }
     }
 
@@ -103,15 +111,17 @@ impl Overlay {
         (to, mut to_offset): (u64, u64),
         len: u64,
     ) -> Result<usize> {
-        let to = self.opened_whole(&self.node(to)?)?;
+        let target = self.opened_whole(&self.node(to)?)?;
         let from = self.node(from)?;
         self.settle_node(&from)?;
         let from = self.opened(&from)?;
         // The reply has 32 bits for the count; one page less than that keeps file systems that want alignment happy.
         let len = usize::try_from(len).unwrap_or(usize::MAX).min(0xffff_f000);
-        let copied = calls::copy_file_range(&*from.fd, Some(&mut from_offset), &*to.fd, Some(&mut to_offset), len)?;
+        let copied = calls::copy_file_range(&*from.fd, Some(&mut from_offset), &*target.fd, Some(&mut to_offset), len);
+        self.touched(to);
+        let copied = copied?;
         if caller.uid != 0 {
-            self.clear_set_id(&to)?;
+            self.clear_set_id(&target)?;
         }
         Ok(copied)
     }

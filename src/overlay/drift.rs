@@ -234,6 +234,7 @@ impl Overlay {
         if child.ident != stat.ident() || stat.dev != self.base_dev || child.stands_alone() {
             return;
         }
+        self.without_prepared(&child);
         if let Some(sink) = sink {
             sink.node(child.id, true);
         }

@@ -150,12 +150,13 @@ impl Overlay {
             let origin = Origin { ident, dev: self.written_dev(stat.dev), indexed: true, ctime: None };
             return self.enter_upper(link, &data, Some(origin));
         }
-        let place = Place::Lower { layer: Arc::clone(&layer), path: path.clone(), shared };
+        let (layer, stat) = &self.with_prepared(layer, &path, *stat);
+        let place = Place::Lower { layer: Arc::clone(layer), path: path.clone(), shared };
         let (node, attr) = self.enter_file(link, (self.lower_id(stat), stat.dev, ident), stat, place)?;
         if shared.is_none() {
             return Ok((node, attr));
         }
-        self.watch_file(&node, &layer, &path)?;
+        self.watch_file(&node, layer, &path)?;
         // What was read before the watch stood may be old.
         let attr = self.attr(&node)?;
         Ok((node, attr))

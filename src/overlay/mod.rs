@@ -22,6 +22,7 @@
 //! | `xattr` | extended attributes |
 //! | `preserve` | staying as it was while a merge changes the base |
 //! | `drift` | following changes that others make to the base |
+//! | `touched` | telling git what changed |
 
 mod attr;
 mod background;
@@ -41,6 +42,7 @@ mod rename;
 mod settle;
 mod stand_in;
 mod symlink;
+pub mod touched;
 mod xattr;
 
 use std::collections::{HashMap, HashSet};
@@ -63,7 +65,7 @@ use crate::layer::staging::Staging;
 use crate::layer::tree::Layer;
 use crate::layer::watch::Watch;
 use crate::names::RelPath;
-use crate::sys::{Ident, Stat, Time};
+use crate::sys::{At, Ident, Stat, Time};
 
 pub use fds::FdCache;
 pub use large::Large;
@@ -241,6 +243,7 @@ pub struct Overlay {
     hidden: Hidden,
     stand_ins: stand_in::Made,
     large: Large,
+    touches: touched::Touches,
     /// Attributes of objects that a merge is about to preserve.
     expected: RwLock<HashMap<Ident, Stat>>,
     /// Absolute paths of the base.
@@ -306,6 +309,7 @@ impl Overlay {
             drift,
             hidden,
             stand_ins: stand_in::Made::default(),
+            touches: touched::Touches::default(),
             expected: RwLock::default(),
             bases: OnceLock::new(),
             anchor: Mutex::default(),
@@ -335,6 +339,12 @@ impl Overlay {
     pub fn base_flags(&self) -> Result<rustix::fs::StatVfsMountFlags> {
         let layers = self.layers.read();
         Ok(crate::sys::calls::fstatvfs(&layers[layers.len() - 1].root)?.f_flag)
+    }
+
+    /// The root of the base, once more.
+    pub fn base(&self) -> Result<OwnedFd> {
+        let layers = self.layers.read();
+        At::object(&layers[layers.len() - 1].root).open(rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY)
     }
 
     /// Makes everything written so far survive a power cut, in a form that needs nothing of a lower: large files are

@@ -26,6 +26,12 @@ use crate::sys::{At, Stat, Time};
 impl Overlay {
     /// Takes a name from a file.
     pub fn unlink(&self, parent: u64, name: &OsStr) -> Result<()> {
+        let unlinked = self.unlink_name(parent, name);
+        self.touched_name(parent, name);
+        unlinked
+    }
+
+    fn unlink_name(&self, parent: u64, name: &OsStr) -> Result<()> {
         let name = Name::new(name)?;
         let parent = self.node(parent)?;
         let upper = self.writable()?;
@@ -64,6 +70,7 @@ impl Overlay {
         let (node, attr) = self.enter(&parent, name.clone(), found)?;
         let removed = self.remove_dir(upper, &parent, &name, &node, attr, physical);
         self.forget(node.id, 1);
+        self.touched_name(parent.id, name.as_os_str());
         removed
     }
 

@@ -64,6 +64,12 @@ impl Overlay {
             Some(target) if exchange => self.exchange(upper, &from, &source, &to, target),
             _ => self.replace(upper, &from, &source, &to, target.as_ref()),
         };
+        let moved_dir = source.node.is_dir() || exchange && target.as_ref().is_some_and(|target| target.node.is_dir());
+        if moved_dir {
+            self.touched_anything();
+        }
+        self.touched_name(parent, name);
+        self.touched_name(new_parent, new_name);
         self.forget(source.node.id, 1);
         if let Some(target) = target {
             self.forget(target.node.id, 1);

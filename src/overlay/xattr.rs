@@ -1,6 +1,7 @@
 //! Extended attributes, without our own marks: those are neither seen nor set from inside.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
@@ -8,6 +9,7 @@ use rustix::io::Errno;
 use super::copyup::Bring;
 use super::fds::Slot;
 use super::node::Kind;
+use super::touched::ASK;
 use super::{Caller, Overlay, Result};
 use crate::layer::marks;
 use crate::sys::{At, xattr_of};
@@ -15,6 +17,9 @@ use crate::sys::{At, xattr_of};
 impl Overlay {
     /// The value of an attribute; `ENODATA` where it is not set.
     pub fn getxattr(&self, node: u64, name: &OsStr) -> Result<Vec<u8>> {
+        if let Some(token) = name.as_bytes().strip_prefix(ASK.as_bytes()) {
+            return self.changed_since(node, token);
+        }
         if marks::is_ours(name) {
             return Err(Errno::NODATA);
         }
@@ -43,13 +48,17 @@ impl Overlay {
             false if flags.contains(XattrFlags::REPLACE) => Err(Errno::NODATA),
             _ => Ok(()),
         };
-        self.change_xattr(node, name, fits, |at| at.set_xattr(name, value, flags))
+        let set = self.change_xattr(node, name, fits, |at| at.set_xattr(name, value, flags));
+        self.touched(node);
+        set
     }
 
     /// Removes an attribute; `ENODATA` where it is not set.
     pub fn removexattr(&self, _caller: Caller, node: u64, name: &OsStr) -> Result<()> {
         let fits = |set| if set { Ok(()) } else { Err(Errno::NODATA) };
-        self.change_xattr(node, name, fits, |at| at.remove_xattr(name))
+        let removed = self.change_xattr(node, name, fits, |at| at.remove_xattr(name));
+        self.touched(node);
+        removed
     }
 
     /// Changes an attribute, unless what is there does not fit: a change that must fail leaves no copy behind.

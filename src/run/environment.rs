@@ -16,6 +16,7 @@ use crate::error::{Context, Error, Kind, Result};
 pub struct Environment {
     vars: BTreeMap<OsString, OsString>,
     git: Vec<(String, String)>,
+    fsmonitor: bool,
 }
 
 /// What names a repository, an index or objects, or carries settings that could. `GIT_CONFIG_GLOBAL`, `_SYSTEM` and
@@ -64,7 +65,7 @@ impl Default for Environment {
 impl Environment {
     /// An environment of these variables.
     pub fn new(vars: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
-        Self { vars: vars.into_iter().collect(), git: vec![] }
+        Self { vars: vars.into_iter().collect(), git: vec![], fsmonitor: true }
     }
 
     /// Sets a variable.
@@ -106,9 +107,20 @@ impl Environment {
         self.git.push((key.into(), value.into()));
     }
 
+    /// Git is to look at every file itself, as its own settings say, instead of asking the fork what changed.
+    pub fn no_fsmonitor(&mut self) {
+        self.fsmonitor = false;
+    }
+
+    /// Whether git may ask the fork what changed.
+    pub fn wants_fsmonitor(&self) -> bool {
+        self.fsmonitor
+    }
+
     /// Settings under which git runs no hook, pager, monitor, external diff or helper that a repository names. Filters
     /// and `textconv` programs are named freely by a repository and stay.
     pub fn harden_git(&mut self) {
+        self.no_fsmonitor();
         for (key, value) in HARDENING {
             self.git_setting(key, value);
         }

@@ -4,9 +4,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustix::fs::StatVfsMountFlags;
 use rustix::mount::MountFlags;
 
+use super::observed::{self, Observed};
 use super::pointers::Pointers;
 use super::protocol::{Layer, MountSpec};
 use super::table::{Backend, How, Mounted};
@@ -24,6 +26,7 @@ const FDS: usize = 4096;
 pub struct Fuse {
     watch: Option<Arc<Watch>>,
     fds: Arc<FdCache>,
+    observed: Arc<Observed>,
 }
 
 impl Fuse {
@@ -34,7 +37,7 @@ impl Fuse {
         // Half of what may be open: the layers' own, the devices and the clients have to fit in, too.
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let half = limit.map_or(FDS, |limit| usize::try_from(limit / 2).unwrap_or(FDS));
-        Self { watch, fds: FdCache::new(half.min(FDS)) }
+        Self { watch, fds: FdCache::new(half.min(FDS)), observed: Arc::default() }
     }
 
     fn overlay(&self, spec: &MountSpec) -> Result<Arc<Overlay>> {
@@ -86,7 +89,9 @@ impl Backend for Fuse {
             }
             How::Device(device) => Session::serve(Arc::clone(&overlay), device, &options)?,
         };
-        Ok(Box::new(Served { session, overlay, unwatched: self.watch.is_none() }))
+        let (unwatched, observed) = (self.watch.is_none(), Arc::clone(&self.observed));
+        let (base, observes) = (spec.base.clone(), Mutex::default());
+        Ok(Box::new(Served { session, overlay, unwatched, observed, base, observes }))
     }
 
     fn settle(&self, spec: &MountSpec) -> Result<()> {
@@ -102,6 +107,11 @@ struct Served {
     overlay: Arc<Overlay>,
     /// Nothing at all is watched.
     unwatched: bool,
+    observed: Arc<Observed>,
+    /// The path of the base.
+    base: PathBuf,
+    /// The base, once the fork is observed.
+    observes: Mutex<Option<Arc<observed::Base>>>,
 }
 
 impl Mounted for Served {
@@ -143,6 +153,16 @@ impl Mounted for Served {
     fn withdraw(&self, layer: &Layer) -> Result<()> {
         let dir = sys::open_root(&layer.dir).context("cannot open the preserved layer", &layer.dir)?;
         self.overlay.withdraw(&dir).context("cannot do without the preserved layer", &layer.dir)
+    }
+
+    fn observe(&self, kept: &Path, wait: bool) -> Result<bool> {
+        let root = self.overlay.base().context("cannot open the base", &self.base)?;
+        let base = self.observed.base(&self.base, root, kept)?;
+        *self.observes.lock() = Some(Arc::clone(&base));
+        let prepared = base.prepared(wait);
+        let there = prepared.is_some();
+        self.overlay.observe(base.monitor(), prepared).context("cannot observe the fork of", &self.base)?;
+        Ok(there)
     }
 
     fn sync(&self) -> Result<()> {

@@ -134,6 +134,16 @@ impl Client {
         self.tell(&Request::Withdraw { id: id.to_owned(), layer })
     }
 
+    /// Observes a fork for git. `kept` is the directory that the store keeps for its base; whether a prepared index is
+    /// there for the fork, which with `wait` is waited for.
+    pub fn observe(&self, id: &str, kept: &Path, wait: bool) -> Result<bool> {
+        match self.ask_running(&Request::Observe { id: id.to_owned(), kept: kept.to_path_buf(), wait })? {
+            Some(Reply::Observed(prepared)) => Ok(prepared),
+            Some(other) => Err(self.unexpected(&other)),
+            None => Err(self.gone()),
+        }
+    }
+
     /// Tells something to the mount of a fork, if it is mounted.
     fn tell(&self, request: &Request) -> Result<bool> {
         match self.ask_running(request) {

@@ -16,6 +16,7 @@
 mod backend;
 mod client;
 mod log_file;
+mod observed;
 mod pointers;
 mod protocol;
 mod run;
@@ -28,7 +29,7 @@ pub use client::{Client, Drift};
 pub use log_file::LogFile;
 pub use protocol::{Layer, MountInfo, MountSpec, Pong};
 pub use run::{Options, run};
-pub use start::{AS_SERVER, Program, READY, set_program, this_program};
+pub use start::{AS_SERVER, Program, READY, program_path, set_program, this_program};
 pub use table::{Backend, How, Mounted};
 
 use std::path::{Path, PathBuf};

@@ -99,6 +99,16 @@ pub(super) enum Request {
         /// The layer.
         layer: Layer,
     },
+    /// Observe the fork for git: it can be asked from inside what changed.
+    Observe {
+        /// The fork.
+        id: String,
+        /// The directory that the store keeps for its base.
+        #[serde(with = "crate::names::json")]
+        kept: PathBuf,
+        /// Answer when the base's index is prepared, or cannot be.
+        wait: bool,
+    },
     /// Complete the large files of this fork that are still being copied up, whether it is mounted or not.
     Settle(MountSpec),
     /// Bring all that was written in the fork to the disk, large files complete.
@@ -123,6 +133,7 @@ impl Request {
             | Request::Withdraw { .. }
             | Request::Expect { .. }
             | Request::Settle(_)
+            | Request::Observe { .. }
             | Request::Sync { .. }
             | Request::Shutdown => 120,
         };
@@ -136,6 +147,8 @@ impl Request {
 pub(super) enum Reply {
     /// Done.
     Done,
+    /// To `Observe`: whether a prepared index is there for the fork.
+    Observed(bool),
     /// To `Ping`.
     Pong(Pong),
     /// To `List`.

@@ -291,6 +291,9 @@ impl Server {
             Request::Expect { id, layer } => self.table.get(&id)?.expect(&layer)?,
             Request::Settle(spec) => self.table.settle(&spec)?,
             Request::Withdraw { id, layer } => self.table.get(&id)?.withdraw(&layer)?,
+            Request::Observe { id, kept, wait } => {
+                return Ok(Reply::Observed(self.table.get(&id)?.observe(&kept, wait)?));
+            }
             Request::Sync { id } => self.table.get(&id)?.sync()?,
             Request::Shutdown => {
                 self.table.unmount_all();

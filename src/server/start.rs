@@ -104,3 +104,17 @@ pub fn this_program() -> Command {
     command.arg0("treefork");
     command
 }
+
+/// Where a `treefork` is that other programs can start: the one that was set, this one, or for a host of the library
+/// `$TREEFORK_BIN` or one beside it. `None` where there is none, or only one whose file is gone.
+pub fn program_path() -> Option<PathBuf> {
+    let this = std::env::current_exe().ok()?;
+    let set = match PROGRAM.get() {
+        Some(Program::At(path)) => Some(path.clone()),
+        _ => None,
+    };
+    let own = Some(this.clone()).filter(|this| this.file_stem().is_some_and(|stem| stem == "treefork"));
+    let named = std::env::var_os("TREEFORK_BIN").map(PathBuf::from);
+    let all = [set, own, named, Some(this.with_file_name("treefork"))];
+    all.into_iter().flatten().find(|path| path.is_absolute() && path.exists())
+}

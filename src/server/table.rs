@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -44,6 +44,9 @@ pub trait Mounted: Send + Sync {
     /// Whether some directories of the base could not be watched: what changes there is noticed a moment later, and
     /// reading there costs more.
     fn is_unwatched(&self) -> bool;
+    /// Observes it for git. `kept` is what the store keeps for its base; whether a prepared index is there for it, which
+    /// with `wait` is waited for.
+    fn observe(&self, kept: &Path, wait: bool) -> Result<bool>;
     /// Completes the large files that are still being copied up.
     fn settle(&self) -> Result<()>;
     /// Brings all that was written to the disk, large files complete.
@@ -318,6 +321,9 @@ mod tests {
         }
         fn settle(&self) -> Result<()> {
             Ok(())
+        }
+        fn observe(&self, _: &Path, _: bool) -> Result<bool> {
+            Ok(false)
         }
         fn sync(&self) -> Result<()> {
             Ok(())

@@ -57,6 +57,11 @@ pub fn boot_id() -> io::Result<&'static str> {
     Ok(BOOT.get_or_init(|| text.trim().to_owned()))
 }
 
+/// How many directories this user may watch by inotify, where the kernel says so.
+pub fn watch_limit() -> Option<usize> {
+    std::fs::read_to_string("/proc/sys/fs/inotify/max_user_watches").ok()?.trim().parse().ok()
+}
+
 /// Allows as many open descriptors as the hard limit does; returns how many that is.
 pub fn raise_descriptor_limit() -> io::Result<u64> {
     let limit = rustix::process::getrlimit(Resource::Nofile);

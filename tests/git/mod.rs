@@ -1,6 +1,7 @@
 //! Git repositories as forks meet them: hostile ones, dirty ones, those whose parts lie elsewhere.
 
 mod dirty;
+mod fsmonitor;
 mod hostile;
 
 use std::path::{Path, PathBuf};

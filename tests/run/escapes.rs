@@ -53,7 +53,7 @@ fn git_redirection_of_the_caller_does_not_reach_the_command() {
     for who in BOTH {
         let site = Site::new(who);
         let before = site.look();
-        let script = "env | grep -c '^GIT_\\(DIR\\|WORK_TREE\\|INDEX_FILE\\|CONFIG_KEY\\)'; \
+        let script = "env | grep -c '^GIT_\\(DIR\\|WORK_TREE\\|INDEX_FILE\\)\\|core.worktree'; \
                       git commit -q --allow-empty -m x; git rev-list --count HEAD";
         let mut command = site.run(&[], script);
         command.env("GIT_DIR", site.base.join(".git")).env("GIT_WORK_TREE", &site.base);

@@ -18,7 +18,8 @@ use serde::Serialize;
 use super::create;
 use super::forks::say_drift;
 use super::output::{self, Context};
-use crate::api::{caveat, create_fork, target};
+use super::prewarm;
+use crate::api::{caveat, create_fork, observe, target};
 use crate::config;
 use crate::error::{Error, Kind, Result};
 use crate::fork::{Forks, Record, Request, journal};
@@ -46,6 +47,9 @@ pub(super) struct Run {
     way: create::Choice,
     #[command(flatten)]
     ending: Ending,
+    /// Do not fill the kernel's caches in the background, where the base is large and cores are idle
+    #[arg(long)]
+    no_prewarm: bool,
     #[command(flatten)]
     options: Options,
     /// The command and its arguments
@@ -117,6 +121,9 @@ impl Run {
         let record = create_fork(&forks, &request, &settings, Some(rustix::stdio::stderr()))?.record;
         for advisory in &record.advisories {
             output::note(advisory);
+        }
+        if !self.no_prewarm && prewarm::pays(&record) {
+            prewarm::in_background(forks.store(), &record);
         }
         let outcome = in_fork(&forks, &record, job, &signals);
         let success = outcome.as_ref().is_ok_and(|outcome| outcome.end.is_success());
@@ -196,14 +203,16 @@ fn in_existing(
 }
 
 /// Runs a job in the fork of a record, and writes down that it did.
-fn in_fork(forks: &Forks, record: &Record, job: run::Job, signals: &signals::Forwarding) -> Result<Outcome> {
+fn in_fork(forks: &Forks, record: &Record, mut job: run::Job, signals: &signals::Forwarding) -> Result<Outcome> {
     let shown = shown(&job.args);
     if let Some(caveat) = caveat(record).filter(|_| job.isolation == run::Isolation::Path) {
         output::note(&format!("{caveat}; --isolation cwd lets it write"));
     }
     let terminal = signals::Terminal::remember();
+    let mut target = target(forks, record);
+    observe(&mut target, forks, record, &mut job.environment);
     signals.expect();
-    let running = run::start(target(forks, record), job).inspect_err(|_| signals.rest())?;
+    let running = run::start(target, job).inspect_err(|_| signals.rest())?;
     signals.reach(running.handle());
     let outcome = running.wait(signals::stop_along);
     signals.rest();

@@ -33,6 +33,9 @@ pub(super) struct Options {
     /// Set the variables in this file, a line each NAME=value
     #[arg(long, value_name = "FILE")]
     env_file: Option<PathBuf>,
+    /// Let git look at every file, instead of asking the fork what changed
+    #[arg(long)]
+    no_fsmonitor: bool,
     /// Let git run no hook, pager, monitor or helper that a repository names
     #[arg(long)]
     git_hardening: bool,
@@ -69,6 +72,9 @@ impl Options {
             return Err(Error::new(Kind::Usage, "there is nothing at").at(path));
         }
         let mut environment = super::environment(self.env_file.as_deref())?;
+        if self.no_fsmonitor || settings.no_fsmonitor {
+            environment.no_fsmonitor();
+        }
         if self.git_hardening || settings.git_hardening {
             environment.harden_git();
         }

@@ -12,7 +12,7 @@ use super::super::ending::{Fate, changed};
 use super::super::{end_word, said};
 use super::Shared;
 use super::matrix::{Variables, fill};
-use crate::api::{create_fork, target};
+use crate::api::{create_fork, observe, target};
 use crate::error::{Context, Error, Kind, Result};
 use crate::fork::{Record, Request, journal, status};
 use crate::run::{self, Outcome};
@@ -153,7 +153,9 @@ impl<'a> Task<'a> {
         if self.shared.stop.load(Ordering::SeqCst) {
             return Err(Error::new(Kind::Cancelled, "ended before it began"));
         }
-        let running = run::start(target(&self.shared.forks, record), job)?;
+        let mut target = target(&self.shared.forks, record);
+        observe(&mut target, &self.shared.forks, record, &mut job.environment);
+        let running = run::start(target, job)?;
         self.shared.began(self.row.n, running.handle());
         let outcome = running.wait(|_, _| {});
         self.shared.running.lock().remove(&self.row.n);
