@@ -128,6 +128,8 @@ impl Create {
         let settings = context.settings(&forks.root_of(&self.base)?)?;
         let request = Request { label, id, ..self.request(&settings)? };
         let Created { record, existed } = api::create_fork(&forks, &request, &settings, Some(rustix::stdio::stderr()))?;
+        // With it goes the line that says how far a copy is.
+        drop(request);
         if existed {
             output::note(&format!("the fork {} was there already, made the same way", record.name()));
         }
