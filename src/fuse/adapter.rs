@@ -26,6 +26,7 @@ use super::changes::Changes;
 use super::convert::{errno, file_type, rdev_in, set_time};
 use super::pool::Lane;
 use super::reply::{attributes, caller, empty, entry, found, joined, sized, written};
+use super::session::Ending;
 use super::stats::{Op, Stats};
 use crate::durable::fault;
 use crate::overlay::{Overlay, Result, SetAttr};
@@ -56,12 +57,15 @@ pub(super) struct Adapter {
     stats: Arc<Stats>,
     lane: Arc<Lane>,
     changes: Arc<Changes>,
+    /// Held until the session's last request is over, on whatever thread.
+    _ending: Arc<Ending>,
 }
 
 impl Adapter {
     /// For a session with so many threads of its own.
-    pub(super) fn new(overlay: Arc<Overlay>, stats: Arc<Stats>, threads: usize) -> Self {
-        Self { overlay, stats, lane: Arc::default(), changes: Changes::new(threads) }
+    pub(super) fn new(overlay: Arc<Overlay>, stats: Arc<Stats>, threads: usize, ending: Ending) -> Self {
+        let changes = Changes::new(threads);
+        Self { overlay, stats, lane: Arc::default(), changes, _ending: Arc::new(ending) }
     }
 
     /// Calls the overlay; a panic becomes `EIO`.

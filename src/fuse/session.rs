@@ -40,15 +40,15 @@ pub struct Session {
     ended: Arc<Ended>,
 }
 
-/// Set once the session's threads are gone.
+/// Set once the session's threads are gone, and what it has on the pool is done.
 #[derive(Debug, Default)]
 struct Ended {
     flag: Mutex<bool>,
     changed: Condvar,
 }
 
-/// Sets it however the thread comes to its end.
-struct Ending(Arc<Ended>);
+/// Sets it when the last holder lets go: the session itself, or a request of it that takes long.
+pub(super) struct Ending(Arc<Ended>);
 
 impl Drop for Ending {
     fn drop(&mut self) {
@@ -87,7 +87,8 @@ impl Session {
         let cannot = |e| Error::io("cannot start the FUSE session", e);
         let stats = Arc::new(Stats::default());
         let threads = options.threads.max(1);
-        let adapter = Adapter::new(Arc::clone(&overlay), Arc::clone(&stats), threads);
+        let ended = Arc::new(Ended::default());
+        let adapter = Adapter::new(Arc::clone(&overlay), Arc::clone(&stats), threads, Ending(Arc::clone(&ended)));
         let mut config = fuser::Config::default();
         config.n_threads = Some(threads);
         // Who may use the mount is the kernel's business (allow_other). The library's own check compares with the
@@ -99,10 +100,7 @@ impl Session {
         overlay.set_invalidate(weak as Weak<dyn Invalidate>);
         let number = number.or_else(|| connection::number(device.as_fd()));
         number.inspect(|&number| connection::raise_read_ahead(number));
-        let ended = Arc::new(Ended::default());
-        let ending = Ending(Arc::clone(&ended));
         let run = move || {
-            let _ending = ending;
             if let Err(e) = session.run() {
                 log::warn!("a FUSE session ended with an error: {e}");
             }

@@ -1,7 +1,7 @@
 //! The one way of the core to the kernel: calls of the names and arguments that `rustix` gives them, each of which a test can
 //! make fail, stop short, or stop the world before.
 //!
-//! Every call is a point `sys.NAME` of [`fault`](super::fault): it costs one relaxed load unless faults were asked for. A
+//! Every call is a point `sys.NAME` of [`fault`]: it costs one relaxed load unless faults were asked for. A
 //! call that a signal interrupted is made again, so that nobody above knows of `EINTR`. Files and listings have types of
 //! their own ([`File`], [`Dir`]), which do what those of the standard library and of `rustix` do, by these calls.
 
