@@ -164,7 +164,7 @@ impl Overlay {
         let lower = node.dir()?.state.read().lowers.first().cloned().ok_or(Errno::NOENT)?;
         let (layer, fd) = self.lower_dir(node, &lower)?;
         let at = At::object(&*fd);
-        Ok(layer.shown(at, at.stat()?)?.ctime)
+        Ok(self.without_our_names(&layer, layer.shown(at, at.stat()?)?).ctime)
     }
 
     /// Runs a call on the object behind a node, wherever it is. The caller holds `names`.

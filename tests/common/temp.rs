@@ -1,7 +1,7 @@
 //! A directory for one test that is gone afterwards with everything in it, also when the test fails.
 //!
 //! Dropping it ends the processes that speak of it (by pid), cuts FUSE connections below it, takes the mounts away
-//! and removes the files. What a killed test run left is swept by the next one.
+//! and removes the files. What a killed test run left is swept by the next one in the same PID namespace.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,13 @@ use rustix::process::{Pid, Signal};
 
 use super::mounts;
 
-const PREFIX: &str = "treefork-test-";
+/// What the names begin with that are made in this PID namespace: elsewhere a process number says nothing, and a test
+/// run in a container may share the temporary directory with this one.
+fn prefix() -> String {
+    use std::os::unix::fs::MetadataExt;
+    let namespace = std::fs::metadata("/proc/self/ns/pid").expect("every process is in one").ino();
+    format!("treefork-test-{namespace:x}-")
+}
 
 /// A temporary directory with everything in it.
 #[derive(Debug)]
@@ -28,7 +34,7 @@ impl TempTree {
         let root = root();
         SWEEP.call_once(|| sweep(&root));
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = root.join(format!("{PREFIX}{}-{count}", std::process::id()));
+        let path = root.join(format!("{}{}-{count}", prefix(), std::process::id()));
         std::fs::create_dir(&path).unwrap_or_else(|e| panic!("cannot make {}: {e}", path.display()));
         // An ordinary user has to get to what a test shows it.
         chmod(&path, 0o755);
@@ -89,10 +95,11 @@ fn clean(dir: &Path) {
 
 /// Cleans up after test runs that were killed.
 fn sweep(root: &Path) {
+    let prefix = prefix();
     for entry in std::fs::read_dir(root).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let pid =
-            name.to_str().and_then(|n| n.strip_prefix(PREFIX)).and_then(|n| n.split('-').next()?.parse::<u32>().ok());
+            name.to_str().and_then(|n| n.strip_prefix(&prefix)).and_then(|n| n.split('-').next()?.parse::<u32>().ok());
         if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
             clean(&entry.path());
         }
