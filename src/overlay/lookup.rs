@@ -226,6 +226,7 @@ impl Overlay {
                 subdirectories: None,
                 inherit: None,
                 removed: None,
+                pinned: None,
                 unwatched: false,
             };
             let dir = Dir {

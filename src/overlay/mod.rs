@@ -413,6 +413,7 @@ fn root_node(layers: &[Arc<Layer>], upper: Option<&Upper>) -> Result<Node> {
         subdirectories: None,
         inherit: None,
         removed: None,
+        pinned: None,
         unwatched: false,
     };
     Ok(Node {

@@ -21,6 +21,7 @@ use dashmap::{DashMap, Entry as Slot};
 use parking_lot::{Mutex, RwLock};
 use rustix::fs::FileType;
 
+use super::fds::Opened;
 use super::{Attr, ROOT, Result};
 use crate::layer::index::Key;
 use crate::layer::resolve::LowerDir;
@@ -83,6 +84,8 @@ pub(super) struct DirState {
     pub(super) inherit: Option<Inherit>,
     /// It was removed; these were its last attributes.
     pub(super) removed: Option<Box<Attr>>,
+    /// Its object in the upper, from before it is removed: as long as that is open, nothing new gets its number.
+    pub(super) pinned: Option<Arc<Opened>>,
     /// The kernel may believe what this directory says only for moments: no watch could be had.
     pub(super) unwatched: bool,
 }

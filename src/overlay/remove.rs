@@ -86,6 +86,7 @@ impl Overlay {
         if !self.is_empty(node)? {
             return Err(Errno::NOTEMPTY);
         }
+        self.pin(node)?;
         let below = self.find_below(parent, name.as_os_str())?;
         self.note_hidden(upper, below.as_ref())?;
         let dir = self.copy_up_dir(parent)?;
@@ -115,6 +116,17 @@ impl Overlay {
         self.mark_removed(node, attr)?;
         self.count_subdirectory(parent, -1);
         self.unlisted(parent, name);
+        Ok(())
+    }
+
+    /// A directory is about to be removed: the number of its object stays taken for as long as the node lives, which may be
+    /// until some process leaves it.
+    pub(super) fn pin(&self, node: &Arc<Node>) -> Result<()> {
+        let dir = node.dir()?;
+        if dir.state.read().upper {
+            let opened = self.upper_dir(node)?;
+            dir.state.write().pinned = Some(opened);
+        }
         Ok(())
     }
 

@@ -116,6 +116,9 @@ impl Overlay {
             }
             _ => None,
         };
+        if let Some(target) = target.as_ref().filter(|target| target.node.is_dir()) {
+            self.pin(&target.node)?;
+        }
         let moved = self.move_entry(upper, from, &from_dir, to, &to_dir, source.node.is_dir(), below_from.is_some());
         match (leaving, moved) {
             (Some(leaving), Ok(())) => self.after_leaving(upper, &to.parent, &to.name, leaving),

@@ -259,7 +259,8 @@ fn an_undone_merge_leaves_nothing_preserved() {
         // In place, so that it is the same object.
         treefork.env().sh(&base, "echo theirs >> f; echo theirs > gone/h");
         eventually("the change shows", || fs::read(reader.join("f")).is_ok_and(|text| text == b"f\ntheirs\n"));
-        eventually("it counts as drift", || drift() == serde_json::json!(["f", "gone/h"]));
+        eventually("it counts as drift", || drift().as_array().is_some_and(|paths| paths.len() >= 2));
+        assert_eq!(drift(), serde_json::json!(["f", "gone/h"]), "{fault}");
         // And the next merge is hidden as ever.
         treefork.env().sh(&base, "sed -i '/theirs/d' f; rm gone/h");
         treefork.ok(["merge", "writer", "--resolve", "ours", "."]);
