@@ -5,11 +5,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::churn;
 use super::place::{Place, run};
 use super::report::{Metric, ms};
 use super::subject::Subject;
 use super::tree;
+
+/// What a changed file holds.
+const CONTENT: &[u8] = &[b'm'; 2048];
 
 /// The workload; the plain directory gets the files copied.
 pub(crate) fn measure(place: &Place, subject: &dyn Subject) -> Vec<Metric> {
@@ -35,28 +37,36 @@ fn merged(place: &Place, base: &Path, count: usize, store: &Path) -> Duration {
         let store = store.to_str().expect("text");
         place.treefork([&["--store", store], args].concat())
     };
-    tree::repository(place, base, place.files);
+    tree::repository(place, base, place.files.max(count));
     let fork = treefork(&["create", base.to_str().expect("text"), "--label", "bench"]);
-    churn::rewrite(fork.as_ref(), place.files, count);
+    change(fork.as_ref(), count);
     let took = landed(place, || drop(treefork(&["merge", "bench"])));
+    for i in [0, count - 1] {
+        assert_eq!(std::fs::read(base.join(tree::file(i))).expect("there"), CONTENT, "it was not merged");
+    }
     treefork(&["serve", "--stop"]);
     std::fs::remove_dir_all(base).expect("remove");
     took
 }
 
 fn copied(place: &Place, base: &Path, count: usize) -> Duration {
-    tree::repository(place, base, place.files);
+    tree::repository(place, base, place.files.max(count));
     let changed = place.path("changed");
-    std::fs::create_dir_all(&changed).expect("mkdir");
-    for dir in 0..place.files {
-        let above = changed.join(tree::file(dir));
-        std::fs::create_dir_all(above.parent().expect("below")).expect("mkdir");
+    for i in 0..count {
+        std::fs::create_dir_all(changed.join(tree::file(i)).parent().expect("below")).expect("mkdir");
     }
-    churn::rewrite(&changed, place.files, count);
+    change(&changed, count);
     let took = landed(place, || run(Command::new("cp").arg("-a").arg(changed.join("src")).arg(base)));
     std::fs::remove_dir_all(&changed).expect("remove");
     std::fs::remove_dir_all(base).expect("remove");
     took
+}
+
+/// Gives the first tracked files new content.
+fn change(root: &Path, count: usize) {
+    for i in 0..count {
+        std::fs::write(root.join(tree::file(i)), CONTENT).expect("write");
+    }
 }
 
 /// How long something takes, everything brought to the disk included.

@@ -18,8 +18,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use branches::Scene;
-use index::lock_index;
 pub(crate) use index::unlock_index;
+use index::{UNFINISHED_LOCK, lock_index};
 use still::Still;
 pub(crate) use still::file_of;
 
@@ -160,7 +160,7 @@ impl GitStep {
         for name in names {
             touches.extend([replaced(name.into()), replaced(format!("{name}.lock")), written(format!("logs/{name}"))]);
         }
-        touches.extend([replaced("index".into()), replaced("index.lock".into())]);
+        touches.extend(["index", "index.lock", UNFINISHED_LOCK].map(|name| replaced(name.into())));
         touches.into_iter().flatten().collect()
     }
 

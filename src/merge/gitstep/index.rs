@@ -147,6 +147,9 @@ fn tree_entries(text: &[u8]) -> IndexEntries {
     found
 }
 
+/// What the lock is called in `.git` until all of its text is on the disk.
+pub(super) const UNFINISHED_LOCK: &str = "index.lock.treefork";
+
 fn lock_text(fork: &str) -> String {
     format!("treefork merge of {fork}\n")
 }
@@ -157,7 +160,7 @@ pub(super) fn lock_index(top: &Path, fork: &str) -> Result<()> {
     let path = top.join(".git/index.lock");
     let lock = || {
         let dir = open_root(&top.join(".git"))?;
-        let written = At::new(&dir, "index.lock.treefork");
+        let written = At::new(&dir, UNFINISHED_LOCK);
         match written.unlink() {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(e) => return Err(e),
