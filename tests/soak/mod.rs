@@ -36,6 +36,11 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
+/// How many threads the server keeps for what takes long, at the most.
+const POOL: usize = 64;
+/// Descriptors that are open just now say nothing.
+const FEW: usize = 32;
+
 /// What a process holds.
 #[derive(Debug)]
 struct Held {
@@ -77,9 +82,10 @@ fn rounds_of_create_use_and_remove() {
     }
     assert_eq!(server(&treefork), pid, "the same server all the time");
     let early = early.expect("ten rounds at least");
+    // One that every round leaves behind would be hundreds; the server's pool may have grown meanwhile.
     eventually("the last fork's threads and descriptors are gone", || {
         let now = held(pid);
-        now.threads <= early.threads && now.descriptors <= early.descriptors
+        now.threads <= early.threads + POOL && now.descriptors <= early.descriptors + FEW
     });
     let late = held(pid);
     eprintln!("after {} rounds {early:?}, after {rounds} {late:?}", rounds / 10);
