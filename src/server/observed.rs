@@ -164,7 +164,7 @@ impl Base {
         }
         let Some((dir, prepared)) = found else { return };
         self.prepared.lock().push((dir.clone(), Arc::clone(&prepared)));
-        let this = Arc::clone(self);
+        let (this, unverified) = (Arc::clone(self), Arc::clone(&prepared));
         let verify = move || {
             let since = this.verify(&dir).unwrap_or_else(|e| {
                 log::info!("a prepared index is of no use any more: {e}");
@@ -174,6 +174,8 @@ impl Base {
         };
         if let Err(e) = std::thread::Builder::new().name("treefork-verify".into()).spawn(verify) {
             log::warn!("cannot start a thread: {e}");
+            // Or whoever waits for it would wait for ever.
+            unverified.set_since(Since::Lost);
         }
     }
 
