@@ -2,7 +2,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use clap::Args;
 use comfy_table::Table;
@@ -258,9 +258,11 @@ fn named(path: &std::path::Path) -> &std::path::Path {
     if path.as_os_str().is_empty() { std::path::Path::new(".") } else { path }
 }
 
+/// The time in UTC. None before 1970 or after the year 9999 can be written in this form: the nearest that can stands for it.
 fn timestamp(time: Time) -> String {
-    let at = UNIX_EPOCH + Duration::from_secs(time.sec.try_into().unwrap_or(0));
-    humantime::format_rfc3339_seconds(at.max(SystemTime::UNIX_EPOCH)).to_string()
+    const LAST: u64 = 253_402_300_799;
+    let seconds = u64::try_from(time.sec).unwrap_or(0).min(LAST);
+    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(seconds)).to_string()
 }
 
 /// Arguments of `path`.

@@ -239,10 +239,10 @@ impl Record {
     }
 }
 
-/// How long ago that was.
+/// How long ago that was; zero for a time that is still to come, however far off.
 fn since(time: Time) -> Duration {
-    let then = UNIX_EPOCH + Duration::new(time.sec.try_into().unwrap_or(0), time.nsec);
-    SystemTime::now().duration_since(then).unwrap_or_default()
+    let then = UNIX_EPOCH.checked_add(Duration::new(time.sec.try_into().unwrap_or(0), time.nsec));
+    then.and_then(|then| SystemTime::now().duration_since(then).ok()).unwrap_or_default()
 }
 
 /// The present by the real clock.
@@ -299,5 +299,7 @@ pub(super) mod tests {
         let mut record = sample();
         record.created_at.sec += 10_000;
         assert_eq!(record.age(), Duration::ZERO);
+        record.created_at = Time { sec: i64::MAX, nsec: u32::MAX };
+        assert_eq!(record.age(), Duration::ZERO, "nor does one that no clock can show");
     }
 }

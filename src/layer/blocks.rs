@@ -83,10 +83,13 @@ impl Source {
         calls::fsetxattr(file, BLOCKS, &text, XattrFlags::empty())
     }
 
-    /// The mark of an upper file; `None` where it has none, and is complete.
+    /// The mark of an upper file; `None` where it has none, and is complete. `EIO` where it is nothing that was made here:
+    /// numbers of which no map can be made would end the server.
     pub fn of(file: &OwnedFd) -> Result<Option<Self>, Errno> {
         let Some(text) = At::object(file).xattr(OsStr::new(BLOCKS))? else { return Ok(None) };
-        serde_json::from_slice(&text).map(Some).map_err(|_| Errno::IO)
+        let source: Self = serde_json::from_slice(&text).map_err(|_| Errno::IO)?;
+        let sound = source.block.is_power_of_two() && source.block >= SMALLEST && source.blocks() <= 2 * MOST;
+        if sound && source.size <= i64::MAX.unsigned_abs() { Ok(Some(source)) } else { Err(Errno::IO) }
     }
 }
 
@@ -278,6 +281,21 @@ mod tests {
         assert_eq!(bits.count_missing(), 14);
         bits.add(0..30);
         assert_eq!((bits.missing(0, 1), bits.has(1_000)), (None, true));
+    }
+
+    #[test]
+    fn marks_of_which_no_map_can_be_made_are_refused() {
+        let file = OwnedFd::from(tempfile::tempfile().expect("room"));
+        let time = Time { sec: 1, nsec: 2 };
+        let ident = Ident { ino: 7, btime: time };
+        let path = RelPath::from_bytes(b"d/f").expect("plain");
+        let good = Source { path, ident, size: 1 << 33, mtime: time, ctime: time, nlink: 1, block: 8192 };
+        good.mark(&file).expect("room");
+        assert_eq!(Source::of(&file), Ok(Some(good.clone())));
+        for (size, block) in [(1, 0), (1, 1), (1 << 20, 4097), (1 << 60, 4096), (u64::MAX, 1 << 62)] {
+            Source { size, block, ..good.clone() }.mark(&file).expect("room");
+            assert_eq!(Source::of(&file), Err(Errno::IO), "{size} bytes in blocks of {block}");
+        }
     }
 
     #[test]

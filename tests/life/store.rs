@@ -186,3 +186,27 @@ fn a_mount_in_the_base_shows() {
     treefork.ok(["remove", "a"]);
     treefork.env().command("umount").arg(&within).ok();
 }
+
+/// Times of a clock that was wrong, or of a disk that failed: no command fails for them.
+#[test]
+fn times_that_cannot_be_are_shown_as_what_can() {
+    let treefork = Treefork::new();
+    let base = small_base(&treefork, "base");
+    let fork = treefork.create(&base, "a");
+    let path = fork.parent().expect("the fork's directory").join("fork.json");
+    for (sec, nsec) in [(i64::MAX, u32::MAX), (i64::MIN, 0), (253_402_300_800, 0)] {
+        let mut record: serde_json::Value =
+            serde_json::from_slice(&fs::read(&path).expect("there")).expect("a record is JSON");
+        for field in ["created_at", "state_since"] {
+            record["record"][field] = serde_json::json!({ "sec": sec, "nsec": nsec });
+        }
+        fs::write(&path, record.to_string()).expect("writable");
+        for args in [["list", "--json"].as_slice(), &["list"], &["show", "a"], &["gc", "--dry-run"], &["doctor"]] {
+            let done = treefork.command(args).done();
+            assert!(done.status.success() && !done.complaint().contains("panicked"), "{args:?}: {}", done.complaint());
+        }
+        let shown = treefork.ok(["show", "a"]).text();
+        assert!(shown.contains("9999-12-31") || shown.contains("1970-01-01"), "{shown}");
+    }
+    treefork.ok(["remove", "--force", "a"]);
+}
