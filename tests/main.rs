@@ -8,6 +8,7 @@ mod cases;
 mod cli;
 mod common;
 mod docs;
+mod fuzz;
 mod git;
 mod harness;
 mod jobs;

@@ -43,6 +43,7 @@ pub use content::{Content, diff};
 pub use overlap::{Overlap, overlaps};
 pub use plan::{Action, Conflict, Entry, LeftOut, ObjectType, Omission, Plan};
 pub use table::{Ours, Reason, Theirs, Verdict, verdict};
+pub use text::merge as merge_text;
 
 use crate::durable::CancelToken;
 use crate::error::{Context, Result};

@@ -11,7 +11,7 @@ pub(crate) fn is_text(bytes: &[u8]) -> bool {
 }
 
 /// Merges two descendants of a text; `None` where both changed the same lines differently, or one is no text.
-pub(crate) fn merge(ancestor: &[u8], ours: &[u8], theirs: &[u8]) -> Option<Vec<u8>> {
+pub fn merge(ancestor: &[u8], ours: &[u8], theirs: &[u8]) -> Option<Vec<u8>> {
     if ours == theirs || theirs == ancestor {
         return Some(ours.to_vec());
     }

@@ -13,5 +13,5 @@ mod mounted;
 mod ops;
 mod random;
 mod regressions;
-mod rng;
+pub(crate) mod rng;
 mod show;
