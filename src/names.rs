@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
 /// 1,024 bytes, so `ENAMETOOLONG` is ours to answer.
 pub const NAME_MAX: usize = 255;
 
+/// The longest path that a call takes, in bytes (`PATH_MAX` without the NUL at its end).
+const PATH_MAX: usize = 4095;
+
 /// One component of a path: not empty, no slash, no NUL, neither `.` nor `..`, at most [`NAME_MAX`] bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name(Box<OsStr>);
@@ -75,6 +78,17 @@ impl RelPath {
     pub fn join(&self, name: &OsStr) -> Self {
         debug_assert!(Name::new(name).is_ok(), "{name:?} is not a name");
         Self(self.0.join(name))
+    }
+
+    /// The same; `ENAMETOOLONG` where no call takes the path any more. Who walks down a tree, which may be deeper, ends there.
+    pub fn deeper(&self, name: &OsStr) -> Result<Self, Errno> {
+        let longer = self.join(name);
+        if longer.is_too_long() { Err(Errno::NAMETOOLONG) } else { Ok(longer) }
+    }
+
+    /// Whether no call takes the path.
+    pub fn is_too_long(&self) -> bool {
+        self.as_bytes().len() > PATH_MAX
     }
 
     /// The path without its last component; `None` for the root.

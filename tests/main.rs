@@ -11,6 +11,7 @@ mod docs;
 mod fuzz;
 mod git;
 mod harness;
+mod hostile;
 mod jobs;
 mod life;
 mod merge;

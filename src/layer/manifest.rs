@@ -6,7 +6,7 @@
 //! (links left out) is not in it, and thus does not count as deleted.
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -22,7 +22,7 @@ use crate::error::{Context, Error, Kind, Result};
 
 use crate::names::RelPath;
 use crate::sys::calls::{Dir, File};
-use crate::sys::{At, Ident, Stat, Time, calls, open_root};
+use crate::sys::{At, Ident, Stat, Time, calls, open_beneath, open_root};
 
 /// The name of the manifest in the work area.
 pub const FILE: &str = "manifest";
@@ -198,34 +198,35 @@ pub fn look(tree: &Path) -> Result<BTreeMap<RelPath, Stat>> {
     let root = open_root(tree).context("cannot open", tree)?;
     let mut found = BTreeMap::new();
     found.insert(RelPath::root(), At::new(&root, ".").stat().context("cannot look at", tree)?);
-    collect(&root, &RelPath::root(), &mut found)
-        .map_err(|(e, path)| Error::io("cannot look at", e).at(tree.join(path)))?;
+    collect(&root, &mut found).map_err(|(e, path)| Error::io("cannot look at", e).at(tree.join(path)))?;
     Ok(found)
 }
 
-/// Looks at everything below a directory.
-fn collect(
-    dir: &OwnedFd,
-    path: &RelPath,
-    found: &mut BTreeMap<RelPath, Stat>,
-) -> std::result::Result<(), (Errno, RelPath)> {
-    let failed = |e: Errno| (e, path.clone());
-    let list = At::new(dir, ".").open_quiet(OFlags::RDONLY | OFlags::DIRECTORY).map_err(failed)?;
-    for entry in Dir::read_from(&list).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        let name = entry.file_name().to_bytes();
-        if name == b"." || name == b".." {
-            continue;
+/// Looks at everything below a directory. No recursion: the tree may be deeper than the caller's stack.
+fn collect(top: &OwnedFd, found: &mut BTreeMap<RelPath, Stat>) -> std::result::Result<(), (Errno, RelPath)> {
+    let mut todo = vec![RelPath::root()];
+    while let Some(path) = todo.pop() {
+        let failed = |e: Errno| (e, path.clone());
+        let dir = match open_beneath(top, &path, OFlags::PATH | OFlags::DIRECTORY) {
+            // Gone since it was seen.
+            Err(Errno::NOENT | Errno::NOTDIR) => continue,
+            other => other.map_err(failed)?,
+        };
+        let list = At::new(&dir, ".").open_quiet(OFlags::RDONLY | OFlags::DIRECTORY).map_err(failed)?;
+        for entry in Dir::read_from(&list).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name == "." || name == ".." {
+                continue;
+            }
+            let (at, below) = (At::new(&dir, name), path.deeper(name).map_err(failed)?);
+            // Gone since it was listed.
+            let Some(stat) = at.try_stat().map_err(|e| (e, below.clone()))? else { continue };
+            if stat.is_dir() {
+                todo.push(below.clone());
+            }
+            found.insert(below, stat);
         }
-        let name = OsString::from(OsStr::from_bytes(name));
-        let (at, below) = (At::new(dir, &name), path.join(&name));
-        // Gone since it was listed.
-        let Some(stat) = at.try_stat().map_err(|e| (e, below.clone()))? else { continue };
-        if stat.is_dir() {
-            let dir = at.open(OFlags::PATH | OFlags::DIRECTORY).map_err(|e| (e, below.clone()))?;
-            collect(&dir, &below, found)?;
-        }
-        found.insert(below, stat);
     }
     Ok(())
 }

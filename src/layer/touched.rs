@@ -54,8 +54,12 @@ impl Touched {
         self.id
     }
 
-    /// Notes a name; whether that was news.
+    /// Notes a name; whether that was news. Of one that no call takes, git could not make anything.
     pub fn note(&mut self, path: RelPath) -> bool {
+        if path.is_too_long() {
+            self.note_anything();
+            return true;
+        }
         if self.last.get(&path).is_some_and(|&last| last >= self.given) {
             return false;
         }
@@ -149,6 +153,14 @@ mod tests {
         assert_eq!(names(&log, now).expect("known"), ["x"]);
         log.note_anything();
         assert_eq!(names(&log, now), None);
+    }
+
+    #[test]
+    fn a_path_that_no_call_takes_is_anything() {
+        let mut log = Touched::default();
+        let begin = log.give();
+        log.note(path(&"d/".repeat(10_000)));
+        assert_eq!((names(&log, begin), log.names.len()), (None, 0));
     }
 
     #[test]

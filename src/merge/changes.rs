@@ -17,7 +17,7 @@ use rustix::io::Errno;
 
 use super::Os;
 use super::Source;
-use crate::error::{Context, Result};
+use crate::error::{Context, Error, Result};
 use crate::layer::hidden::Hidden;
 use crate::layer::ledger::{self, BaseState};
 use crate::layer::marks::{self, DirMarks};
@@ -141,7 +141,12 @@ pub(crate) fn read(source: &Source, base: &OwnedFd) -> Result<Changes> {
     let base_root = base.try_clone().context("cannot hold on to", &source.base)?;
     let past = Past { ledger, rest: Some(Rest { created: source.created, hidden, base: base_root }) };
     let mut walk = Walk { base, past, list: Vec::new(), moved: HashSet::new() };
-    walk.everything(source).context("cannot read the changes of the fork", &source.path)?;
+    walk.everything(source).map_err(|e| match e {
+        Errno::NAMETOOLONG => Error::io("there are directories nested too deeply in the fork", e)
+            .at(&source.path)
+            .remedy("move what lies in them further up, or remove them"),
+        e => Error::io("cannot read the changes of the fork", e).at(&source.path),
+    })?;
     if let Some(prepared) = source.prepared()? {
         // What was put into the upper when the fork was made is none of its changes.
         walk.list.retain(|change| match &change.what {
@@ -160,64 +165,91 @@ struct Walk<'a> {
     moved: HashSet<RelPath>,
 }
 
+/// A directory that is being read.
+struct Level {
+    dir: OwnedFd,
+    marks: DirMarks,
+    path: RelPath,
+    /// Where the base has it.
+    lower: Option<RelPath>,
+    /// What is left of it.
+    names: std::vec::IntoIter<OsString>,
+}
+
+impl Level {
+    fn open(dir: OwnedFd, marks: DirMarks, path: RelPath, lower: Option<RelPath>) -> Os<Self> {
+        let names = names(&dir)?.into_iter();
+        Ok(Self { dir, marks, path, lower, names })
+    }
+}
+
 impl Walk<'_> {
     fn everything(&mut self, source: &Source) -> Os<()> {
         let root = RelPath::root();
         let dir = open_beneath(&source.upper, &root, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        self.find_moved(&dir, &root)?;
+        self.find_moved(&dir)?;
         let stat = Stat::of(dir.as_fd())?;
         let was = self.was(Some(&root));
         let marks = DirMarks::read(At::new(&dir, "."))?;
         let untouched = marks.origin.is_none_or(|origin| origin.ctime.is_some());
         let what = What::Attributes { stat, opaque: None, untouched };
         self.list.push(Change { path: root.clone(), lower: Some(root.clone()), was, what });
-        self.directory(&dir, &marks, &root, Some(&root))?;
+        self.directory(Level::open(dir, marks, root.clone(), Some(root))?)?;
         self.other_names(source)
     }
 
     /// Collects the old places of renamed directories: what stands there now is none of the base's.
-    fn find_moved(&mut self, dir: &OwnedFd, path: &RelPath) -> Os<()> {
-        for (name, kind) in typed_names(dir)? {
-            let at = At::new(dir, &name);
+    fn find_moved(&mut self, dir: &OwnedFd) -> Os<()> {
+        walk(dir, |name, kind, above, path| {
+            let at = At::new(above, name);
             let is_dir = match kind {
                 FileType::Unknown => at.stat()?.is_dir(),
                 kind => kind == FileType::Directory,
             };
             if !is_dir {
+                return Ok(None);
+            }
+            self.moved.extend(moved_from(&DirMarks::read(at)?));
+            at.open(OFlags::RDONLY | OFlags::DIRECTORY).map(|dir| Some((dir, path)))
+        })
+    }
+
+    /// Reads a directory and all that is below it.
+    fn directory(&mut self, top: Level) -> Os<()> {
+        let mut way = vec![top];
+        while let Some(level) = way.last_mut() {
+            let Some(name) = level.names.next() else {
+                way.pop();
                 continue;
+            };
+            if let Some(below) = self.entry(level, &name)? {
+                way.push(below);
             }
-            let path = path.join(&name);
-            let marks = DirMarks::read(at)?;
-            if let Some(from) = moved_from(&marks) {
-                self.moved.insert(from);
-            }
-            self.find_moved(&at.open(OFlags::RDONLY | OFlags::DIRECTORY)?, &path)?;
         }
         Ok(())
     }
 
-    fn directory(&mut self, dir: &OwnedFd, marks: &DirMarks, path: &RelPath, lower: Option<&RelPath>) -> Os<()> {
-        for name in names(dir)? {
-            let at = At::new(dir, &name);
-            let stat = at.stat()?;
-            let path = path.join(&name);
-            // A place that a renamed directory has left is free, whatever the base still has there.
-            let below = lower.map(|lower| lower.join(&name)).filter(|below| !self.left(below, at, &stat));
-            if marks::is_whiteout(at, &stat, marks.attribute_whiteouts)? {
-                let was = self.was(below.as_ref());
-                if was.is_some() {
-                    self.list.push(Change { path, lower: below, was, what: What::Gone });
-                }
-            } else if stat.is_dir() {
-                self.subdirectory(at, stat, path, below)?;
-            } else {
-                let origin = if stat.is_file() { marks::read_origin(at)? } else { None };
-                let was = self.was(below.as_ref());
-                let what = What::Put(Put { stat, index: None, origin: origin.map(|origin| origin.ident) });
-                self.list.push(Change { path, lower: below, was, what });
+    /// Reads one entry; what is to be read next where it is a directory.
+    fn entry(&mut self, level: &Level, name: &OsStr) -> Os<Option<Level>> {
+        let at = At::new(&level.dir, name);
+        let stat = at.stat()?;
+        let path = level.path.deeper(name)?;
+        // A place that a renamed directory has left is free, whatever the base still has there.
+        let below = level.lower.as_ref().map(|lower| lower.join(name)).filter(|below| !self.left(below, at, &stat));
+        if marks::is_whiteout(at, &stat, level.marks.attribute_whiteouts)? {
+            let was = self.was(below.as_ref());
+            if was.is_some() {
+                self.list.push(Change { path, lower: below, was, what: What::Gone });
             }
+        } else if stat.is_dir() {
+            return self.subdirectory(at, stat, path, below).map(Some);
+        } else {
+            let origin = if stat.is_file() { marks::read_origin(at)? } else { None };
+            let was = self.was(below.as_ref());
+            let what = What::Put(Put { stat, index: None, origin: origin.map(|origin| origin.ident) });
+            self.list.push(Change { path, lower: below, was, what });
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Whether the base's directory of this place is elsewhere in the fork (and not back at its place).
@@ -226,7 +258,7 @@ impl Walk<'_> {
         self.moved.contains(below) && !back()
     }
 
-    fn subdirectory(&mut self, at: At<'_>, stat: Stat, path: RelPath, below: Option<RelPath>) -> Os<()> {
+    fn subdirectory(&mut self, at: At<'_>, stat: Stat, path: RelPath, below: Option<RelPath>) -> Os<Level> {
         let dir = at.open(OFlags::RDONLY | OFlags::DIRECTORY)?;
         let marks = DirMarks::read(at)?;
         let mut was = self.was(below.as_ref());
@@ -252,7 +284,7 @@ impl Walk<'_> {
         } else {
             self.list.push(Change { path: path.clone(), lower: below, was, what: What::Mkdir(stat) });
         }
-        self.directory(&dir, &marks, &path, lower.as_ref())
+        Level::open(dir, marks, path, lower)
     }
 
     /// The names in an upper directory that are not whiteouts.
@@ -306,7 +338,7 @@ impl Walk<'_> {
         }
         let device = Stat::of(self.base.as_fd())?.dev;
         let (mut found, past) = (Vec::new(), &self.past);
-        scan(self.base, &RelPath::root(), device, &mut |path, stat| {
+        scan(self.base, device, &mut |path, stat| {
             if let Some((ident, name, data)) = wanted.get(&stat.ino)
                 && *ident == stat.ident()
                 && !past.hides(&path, stat)
@@ -384,18 +416,38 @@ fn typed_names(dir: &OwnedFd) -> Os<Vec<(OsString, FileType)>> {
 }
 
 /// Visits everything with several names below a directory, on its own file system.
-fn scan(dir: &OwnedFd, path: &RelPath, device: u64, visit: &mut dyn FnMut(RelPath, &Stat)) -> Os<()> {
-    let dir = open_beneath(dir, &RelPath::root(), OFlags::RDONLY | OFlags::DIRECTORY)?;
-    for name in names(&dir)? {
-        let at = At::new(&dir, &name);
-        let Some(stat) = at.try_stat()? else { continue };
-        let path = path.join(&name);
-        if stat.is_dir() {
-            if stat.dev == device && !stat.mount_root {
-                scan(&at.open(OFlags::RDONLY | OFlags::DIRECTORY)?, &path, device, visit)?;
+fn scan(dir: &OwnedFd, device: u64, visit: &mut dyn FnMut(RelPath, &Stat)) -> Os<()> {
+    walk(dir, |name, _, above, path| {
+        let at = At::new(above, name);
+        let Some(stat) = at.try_stat()? else { return Ok(None) };
+        if !stat.is_dir() {
+            if stat.nlink > 1 {
+                visit(path, &stat);
             }
-        } else if stat.nlink > 1 {
-            visit(path, &stat);
+            return Ok(None);
+        }
+        let here = stat.dev == device && !stat.mount_root;
+        here.then(|| at.open(OFlags::RDONLY | OFlags::DIRECTORY).map(|dir| (dir, path))).transpose()
+    })
+}
+
+/// Goes through all below a directory, from the top down and in the order of names. `visit` gets name, type as far as the
+/// listing tells it, directory and path of each entry, and opens what is to be entered.
+///
+/// No recursion: a fork's tree may be deeper than the stack of whoever merges it.
+fn walk(
+    top: &OwnedFd,
+    mut visit: impl FnMut(&OsStr, FileType, &OwnedFd, RelPath) -> Os<Option<(OwnedFd, RelPath)>>,
+) -> Os<()> {
+    let listed = |dir: OwnedFd, path: RelPath| Ok((typed_names(&dir)?.into_iter(), dir, path));
+    let mut way = vec![listed(open_dir(top)?, RelPath::root())?];
+    while let Some((names, dir, path)) = way.last_mut() {
+        let Some((name, kind)) = names.next() else {
+            way.pop();
+            continue;
+        };
+        if let Some((below, path)) = visit(&name, kind, dir, path.deeper(&name)?)? {
+            way.push(listed(below, path)?);
         }
     }
     Ok(())

@@ -247,12 +247,15 @@ impl ForkRefs {
 
 /// The loose refs below a directory, with what is in them.
 fn collect(view: &View<'_>, dir: &RelPath, found: &mut Vec<(RelPath, Vec<u8>)>) -> super::Os<()> {
-    for name in view.list(dir)? {
-        let path = dir.join(&name);
-        if view.is_dir(&path) {
-            collect(view, &path, found)?;
-        } else if let Some(content) = view.read(&path)? {
-            found.push((path, content));
+    let mut todo = vec![dir.clone()];
+    while let Some(dir) = todo.pop() {
+        for name in view.list(&dir)? {
+            let path = dir.deeper(&name)?;
+            if view.is_dir(&path) {
+                todo.push(path);
+            } else if let Some(content) = view.read(&path)? {
+                found.push((path, content));
+            }
         }
     }
     Ok(())

@@ -103,16 +103,23 @@ impl<'a> Layer<'a> {
     }
 
     fn keep_as(&mut self, path: &RelPath, link: bool) -> Os<()> {
-        if self.done.contains(path) && !self.is_shell(path)? {
-            return Ok(());
+        // No recursion: the tree may be deeper than the stack of whoever merges.
+        let mut todo = vec![(path.clone(), link)];
+        while let Some((path, link)) = todo.pop() {
+            if self.done.contains(&path) && !self.is_shell(&path)? {
+                continue;
+            }
+            match self.parent.look(&path)? {
+                Found::There(stat) if stat.is_dir() => {
+                    todo.extend(self.keep_dir(&path)?.into_iter().map(|below| (below, true)));
+                }
+                Found::There(stat) => self.keep_object(&path, &stat, link)?,
+                Found::Absent => self.hide(&path)?,
+                // In a directory that will be new: its own name is hidden.
+                Found::Blocked(_) => todo.extend(path.parent().map(|above| (above, link))),
+            }
         }
-        match self.parent.look(path)? {
-            Found::There(stat) if stat.is_dir() => self.keep_dir(path),
-            Found::There(stat) => self.keep_object(path, &stat, link),
-            Found::Absent => self.hide(path),
-            // In a directory that will be new: its own name is hidden.
-            Found::Blocked(_) => path.parent().map_or(Ok(()), |above| self.keep_as(&above, link)),
-        }
+        Ok(())
     }
 
     /// Whether a path stands in the layer as a shell through which the parent's entries still show.
@@ -124,18 +131,20 @@ impl<'a> Layer<'a> {
         self.entry(path, shell)
     }
 
-    fn keep_dir(&mut self, path: &RelPath) -> Os<()> {
+    /// Keeps a directory; what is in it is still to be kept.
+    fn keep_dir(&mut self, path: &RelPath) -> Os<Vec<RelPath>> {
         self.shell(path)?;
         self.entry(path, marks::set_opaque)?;
         let dir = open_beneath(&self.parent.root, path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let mut below = Vec::new();
         for entry in Dir::read_from(&dir)? {
             let entry = entry?;
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
             if name != "." && name != ".." {
-                self.keep(&path.join(name))?;
+                below.push(path.join(name));
             }
         }
-        Ok(())
+        Ok(below)
     }
 
     fn keep_object(&mut self, path: &RelPath, stat: &Stat, link: bool) -> Os<()> {

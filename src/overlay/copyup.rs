@@ -28,7 +28,7 @@ use crate::layer::ledger::{self, BaseState, Digest};
 use crate::layer::marks::{self, DirMarks, Origin};
 use crate::layer::prepared;
 use crate::layer::tree::Layer;
-use crate::names::RelPath;
+use crate::names::{Name, RelPath};
 use crate::sys::{At, Ident, Stat, Time, calls, open_beneath};
 
 /// How often a copy is begun again because the original changed meanwhile.
@@ -265,27 +265,46 @@ impl Overlay {
         quietly(&dir.fd, || At::new(upper.index.dir(), &key.file_name()).link_to(to))
     }
 
-    /// Brings a directory into the upper as an empty shell; its upper directory. The caller holds `names`.
+    /// Brings a directory into the upper as an empty shell, and those above it first; its upper directory. The caller holds
+    /// `names`.
     pub(super) fn copy_up_dir(&self, node: &Arc<Node>) -> Result<Arc<Opened>> {
-        let dir = node.dir()?;
-        if dir.state.read().upper {
-            return self.upper_dir(node);
+        let mut missing = Vec::new();
+        let mut at = Arc::clone(node);
+        loop {
+            let link = {
+                let state = at.dir()?.state.read();
+                if state.upper {
+                    break;
+                }
+                if state.is_removed() {
+                    return Err(Errno::NOENT);
+                }
+                state.link.clone()
+            };
+            let upper = self.writable()?;
+            let (parent, name) = link.ok_or(Errno::STALE)?;
+            missing.push((upper, at, name));
+            at = parent;
         }
-        let upper = self.writable()?;
+        while let Some((upper, dir, name)) = missing.pop() {
+            self.copy_up_shell(upper, &at, &name, &dir)?;
+            at = dir;
+        }
+        self.upper_dir(node)
+    }
+
+    /// Brings one directory into the upper, the parent of which stands there.
+    fn copy_up_shell(&self, upper: &Upper, parent: &Arc<Node>, name: &Name, node: &Arc<Node>) -> Result<()> {
+        let dir = node.dir()?;
         let _one = node.copying.lock();
-        let (link, lower) = {
+        let lower = {
             let state = dir.state.read();
             if state.upper {
-                drop(state);
-                return self.upper_dir(node);
+                return Ok(());
             }
-            if state.is_removed() {
-                return Err(Errno::NOENT);
-            }
-            (state.link.clone().ok_or(Errno::STALE)?, state.lowers.first().cloned().ok_or(Errno::STALE)?)
+            state.lowers.first().cloned().ok_or(Errno::STALE)?
         };
-        let (parent, name) = link;
-        let above = self.copy_up_dir(&parent)?;
+        let above = self.upper_dir(parent)?;
         let (layer, from) = self.lower_dir(node, &lower)?;
         let stat = layer.shown(At::object(&*from), Stat::of(from.as_fd())?)?;
         let staged = upper.staging.name();
@@ -298,7 +317,7 @@ impl Overlay {
             metadata(At::object(&*from), to, &stat)?;
             upper.ledger.note(&lower.path, BaseState::from(&stat))?;
             let _change = parent.dir()?.change.lock();
-            quietly(&above.fd, || to.rename(At::new(&*above.fd, &name)))
+            quietly(&above.fd, || to.rename(At::new(&*above.fd, name)))
         })();
         if let Err(e) = placed {
             discard(upper, &staged);
@@ -307,8 +326,7 @@ impl Overlay {
         let mut state = dir.state.write();
         state.upper = true;
         state.borrowed_ctime = Some(stat.ctime);
-        drop(state);
-        self.upper_dir(node)
+        Ok(())
     }
 
     /// Opens a lower object, checked to be the one that the node means.

@@ -4,7 +4,7 @@
 //! before anything is acknowledged), its mark, and its map; then it is placed as any other copy. Killed in between, a
 //! map without a file is removed at the next start, when all files that have one are looked for in the upper.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -133,24 +133,49 @@ impl Overlay {
         if pending.is_empty() {
             return Ok(());
         }
-        self.resume_below(upper, At::object(upper.index.dir()), &mut pending)?;
-        self.resume_below(upper, At::object(&*upper.root.fd), &mut pending)?;
+        for top in [upper.index.dir(), &*upper.root.fd] {
+            self.resume_below(upper, At::object(top).open_quiet(OFlags::RDONLY | OFlags::DIRECTORY)?, &mut pending)?;
+        }
         // Removed meanwhile, or never placed.
         let area = blocks::area(&upper.work)?;
         pending.into_iter().try_for_each(|ident| blocks::remove(&area, ident))
     }
 
-    fn resume_below(&self, upper: &Upper, at: At<'_>, pending: &mut Vec<Ident>) -> Result<()> {
-        let dir = at.open_quiet(OFlags::RDONLY | OFlags::DIRECTORY)?;
-        for entry in calls::Dir::read_from(&dir)? {
+    /// Looks through a whole tree, of which only one directory is open at a time: it may be deeper than there are
+    /// descriptors, or room on a stack.
+    fn resume_below(&self, upper: &Upper, top: OwnedFd, pending: &mut Vec<Ident>) -> Result<()> {
+        let mut dir = top;
+        // What is left to be entered, of each directory on the way.
+        let mut way = vec![self.resume_in(upper, &dir, pending)?];
+        while let Some(names) = way.last_mut().filter(|_| !pending.is_empty()) {
+            let next = names.pop();
+            let name = next.as_deref().unwrap_or(OsStr::new(".."));
+            if next.is_none() {
+                way.pop();
+                if way.is_empty() {
+                    break;
+                }
+            }
+            dir = At::new(&dir, name).open_quiet(OFlags::RDONLY | OFlags::DIRECTORY)?;
+            if next.is_some() {
+                way.push(self.resume_in(upper, &dir, pending)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on with the files of one directory; the directories in it.
+    fn resume_in(&self, upper: &Upper, dir: &OwnedFd, pending: &mut Vec<Ident>) -> Result<Vec<OsString>> {
+        let mut below = Vec::new();
+        for entry in calls::Dir::read_from(dir)? {
             let entry = entry?;
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
             if name == "." || name == ".." {
                 continue;
             }
-            let at = At::new(&dir, name);
+            let at = At::new(dir, name);
             match entry.file_type() {
-                FileType::Directory => self.resume_below(upper, at, pending)?,
+                FileType::Directory => below.push(name.to_os_string()),
                 FileType::RegularFile if pending.iter().any(|ident| ident.ino == entry.ino()) => {
                     let ident = at.stat()?.ident();
                     if let Some(index) = pending.iter().position(|other| *other == ident) {
@@ -161,7 +186,7 @@ impl Overlay {
                 _ => {}
             }
         }
-        Ok(())
+        Ok(below)
     }
 
     fn resume_file(&self, upper: &Upper, at: At<'_>, ident: Ident) -> Result<()> {

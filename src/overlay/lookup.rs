@@ -349,17 +349,24 @@ impl Overlay {
 
     /// The upper directory of a node that stands in the upper (`O_PATH`). The caller holds `names`.
     pub(super) fn upper_dir(&self, node: &Arc<Node>) -> Result<Arc<Opened>> {
-        if node.id == ROOT {
-            return Ok(Arc::clone(&self.writable()?.root));
+        // Up to the first one that is open, and down again: no stack is as deep as a tree can be.
+        let mut closed = Vec::new();
+        let mut at = Arc::clone(node);
+        let mut opened = loop {
+            if at.id == ROOT {
+                break Arc::clone(&self.writable()?.root);
+            }
+            if let Some(opened) = self.fds.get(self.owner, at.id, Slot::UpperDir) {
+                break opened;
+            }
+            let (parent, name) = at.dir()?.state.read().link.clone().ok_or(Errno::NOENT)?;
+            closed.push((at.id, name));
+            at = parent;
+        };
+        while let Some((id, name)) = closed.pop() {
+            opened = Opened::new(At::new(&*opened.fd, &name).open(OFlags::PATH | OFlags::DIRECTORY)?);
+            self.fds.put(self.owner, id, Slot::UpperDir, Arc::clone(&opened));
         }
-        if let Some(opened) = self.fds.get(self.owner, node.id, Slot::UpperDir) {
-            return Ok(opened);
-        }
-        let (parent, name) = node.dir()?.state.read().link.clone().ok_or(Errno::NOENT)?;
-        let above = self.upper_dir(&parent)?;
-        let fd = At::new(&*above.fd, &name).open(OFlags::PATH | OFlags::DIRECTORY)?;
-        let opened = Opened::new(fd);
-        self.fds.put(self.owner, node.id, Slot::UpperDir, Arc::clone(&opened));
         Ok(opened)
     }
 

@@ -7,7 +7,7 @@
 //! 1. `copying` of a non-directory (one copy-up at a time);
 //! 2. `Overlay::names` (shared by whoever uses names, exclusive for a rename; taken recursively after 1, since a
 //!    waiting rename must not block a copy-up that somebody inside `names` waits for);
-//! 3. `copying` of directories, from the child towards the root;
+//! 3. `copying` of directories, one at a time, from the root down;
 //! 4. `change` of one directory (its entries and time stamps in the upper);
 //! 5. `state` of a node; 6. the node table, the descriptor cache, the listings: leaves, held for moments.
 
@@ -177,6 +177,28 @@ impl Node {
         match &self.kind {
             Kind::Dir(dir) => dir.state.read().link.iter().map(|(parent, _)| Arc::clone(parent)).collect(),
             Kind::File(file) => file.state.read().links.iter().map(|(parent, _)| Arc::clone(parent)).collect(),
+        }
+    }
+}
+
+impl Drop for Node {
+    /// A node may be the last to hold its parent, that one its own, and so on: they go one after the other, since no stack
+    /// is as deep as a tree can be.
+    fn drop(&mut self) {
+        let mut above = self.take_links();
+        while let Some((parent, _)) = above.pop() {
+            if let Some(mut last) = Arc::into_inner(parent) {
+                above.append(&mut last.take_links());
+            }
+        }
+    }
+}
+
+impl Node {
+    fn take_links(&mut self) -> Vec<Link> {
+        match &mut self.kind {
+            Kind::Dir(dir) => dir.state.get_mut().link.take().into_iter().collect(),
+            Kind::File(file) => std::mem::take(&mut file.state.get_mut().links),
         }
     }
 }

@@ -66,38 +66,30 @@ impl Overlay {
             let base = layers.len() - 1;
             layers.insert(base, Arc::clone(&layer));
         }
-        let spread = self.spread(&layer, &RelPath::root());
+        let spread = everywhere(|path| self.spread(&layer, path));
         if spread.is_err() {
             self.layers.write().retain(|other| other.id != layer.id);
         }
         spread
     }
 
-    /// Gives the live nodes their part of a new preserved layer.
-    fn spread(&self, layer: &Arc<Layer>, path: &RelPath) -> Result<()> {
-        let Some(seen) = see(layer, path)?.filter(|seen| !seen.whiteout) else { return Ok(()) };
+    /// Gives the live node of a path its part of a new preserved layer; the paths below.
+    fn spread(&self, layer: &Arc<Layer>, path: &RelPath) -> Result<Vec<RelPath>> {
+        let Some(seen) = see(layer, path)?.filter(|seen| !seen.whiteout) else { return Ok(Vec::new()) };
         let node = if path.is_root() { self.table.get(ROOT) } else { self.table.get(seen.shown.ino) };
         let node = node.filter(|node| node.ident == seen.shown.ident());
         if !seen.stat.is_dir() {
             if let Some(node) = node {
                 self.follow(&node, layer);
             }
-            return Ok(());
+            return Ok(Vec::new());
         }
         if let Some(node) = node {
             let part = LowerDir { layer: Arc::clone(layer), path: path.clone(), ident: seen.stat.ident() };
             insert(&node, part, seen.marks.opaque);
             self.forget_listing(&node);
         }
-        let dir = open_beneath(&layer.root, path, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        for entry in Dir::read_from(&dir)? {
-            let entry = entry?;
-            let name = OsStr::from_bytes(entry.file_name().to_bytes());
-            if name != "." && name != ".." {
-                self.spread(layer, &path.join(name))?;
-            }
-        }
-        Ok(())
+        below(layer, path)
     }
 
     /// The merge that a preserved layer was made for was undone: the base has everything again that stands in the layer, in
@@ -112,15 +104,15 @@ impl Overlay {
         };
         let Some(layer) = layers.iter().find(is_it) else { return Ok(()) };
         let Some(base) = layers.iter().find(|layer| !layer.marked) else { return Ok(()) };
-        self.gather(layer, base, &RelPath::root())
+        everywhere(|path| self.gather(layer, base, path))
     }
 
-    /// Gives the live nodes their part of the base back, for that of a layer.
-    fn gather(&self, layer: &Arc<Layer>, base: &Arc<Layer>, path: &RelPath) -> Result<()> {
-        let Some(seen) = see(layer, path)? else { return Ok(()) };
+    /// Gives the live node of a path its part of the base back, for that of a layer; the paths below.
+    fn gather(&self, layer: &Arc<Layer>, base: &Arc<Layer>, path: &RelPath) -> Result<Vec<RelPath>> {
+        let Some(seen) = see(layer, path)? else { return Ok(Vec::new()) };
         if seen.whiteout {
             self.withdrawn.lock().insert(path.clone());
-            return Ok(());
+            return Ok(Vec::new());
         }
         let node = if path.is_root() { self.table.get(ROOT) } else { self.table.get(seen.shown.ino) };
         let node = node.filter(|node| node.ident == seen.shown.ident());
@@ -132,15 +124,7 @@ impl Overlay {
                 *old = Arc::clone(base);
             }
             node.inspect(|node| self.fds.remove(self.owner, node.id, Slot::Read));
-            return Ok(());
-        }
-        let dir = open_beneath(&layer.root, path, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        for entry in Dir::read_from(&dir)? {
-            let entry = entry?;
-            let name = OsStr::from_bytes(entry.file_name().to_bytes());
-            if name != "." && name != ".." {
-                self.gather(layer, base, &path.join(name))?;
-            }
+            return Ok(Vec::new());
         }
         if let Some(node) = node {
             let part = LowerDir { layer: Arc::clone(base), path: path.clone(), ident: node.ident };
@@ -148,7 +132,7 @@ impl Overlay {
             self.fds.remove(self.owner, node.id, Slot::LowerDir(layer.id));
             self.forget_listing(&node);
         }
-        Ok(())
+        below(layer, path)
     }
 
     /// Whether a path of the base is as it was, and has only been away, or there, for a merge that was undone.
@@ -224,6 +208,29 @@ impl Overlay {
             .filter(|layer| layer.is_preserved())
             .any(|layer| matches!(see(layer, path), Ok(Some(_))))
     }
+}
+
+/// Visits the root and all that each visit says is below. No recursion: the tree may be deeper than a stack.
+fn everywhere(mut visit: impl FnMut(&RelPath) -> Result<Vec<RelPath>>) -> Result<()> {
+    let mut todo = vec![RelPath::root()];
+    while let Some(path) = todo.pop() {
+        todo.extend(visit(&path)?);
+    }
+    Ok(())
+}
+
+/// What is in a directory of a layer.
+fn below(layer: &Layer, path: &RelPath) -> Result<Vec<RelPath>> {
+    let dir = open_beneath(&layer.root, path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+    let mut below = Vec::new();
+    for entry in Dir::read_from(&dir)? {
+        let entry = entry?;
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if name != "." && name != ".." {
+            below.push(path.join(name));
+        }
+    }
+    Ok(below)
 }
 
 /// Takes the part of a preserved layer out of a directory; where it hid the base's, that takes its place.

@@ -431,3 +431,35 @@ fn the_fork_is_synced_before_what_is_in_it() {
     assert!(fork.overlay.anchor.lock().is_none());
     fork.overlay.fsync(made.node, true).expect("synced again");
 }
+
+/// Whoever makes directories in directories must not be able to end the server, which has small stacks and few descriptors.
+#[test]
+fn a_tree_deeper_than_any_stack_or_path() {
+    const DEPTH: usize = 5_000;
+    let fork = fork(|base| fs::write(base.join("f"), "x").expect("room"));
+    let (dir, name) = (fork.dir.path().to_path_buf(), OsStr::new("d"));
+    let work = move || {
+        let mut bottom = ROOT;
+        for _ in 0..DEPTH {
+            bottom = fork.overlay.mkdir(me(), bottom, name, 0o755, 0).expect("made").node;
+        }
+        for node in fork.overlay.table.all() {
+            fork.overlay.fds.remove(fork.overlay.owner, node.id, fds::Slot::UpperDir);
+        }
+        fork.overlay.mkdir(me(), bottom, name, 0o755, 0).expect("the way there is opened anew");
+        // A map of a large file that is nowhere: a new server looks for it everywhere.
+        let map = fork.dir.path().join("work/blocks/1-2.3");
+        fs::create_dir_all(map.parent().expect("in a directory")).expect("room");
+        fs::write(&map, "").expect("room");
+        let next = mount(fork.dir.path());
+        next.resume().expect("looked through");
+        assert!(!map.exists());
+        // All nodes at once, each the last to hold the one above it.
+        drop(fork.overlay);
+        fork.dir.keep()
+    };
+    let small = std::thread::Builder::new().stack_size(256 << 10).spawn(work).expect("a thread");
+    small.join().expect("no panic");
+    // What the standard library does for that goes down step by step.
+    assert!(std::process::Command::new("rm").arg("-rf").arg(dir).status().expect("it runs").success());
+}

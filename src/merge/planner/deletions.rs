@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 use super::super::Os;
 use super::super::changes::{Change, names};
@@ -124,6 +125,11 @@ impl Planner<'_> {
     }
 
     pub(super) fn entries(&self, lower: &RelPath) -> Os<Vec<(OsString, Stat)>> {
+        // Who deletes goes down step by step, on whatever stack the caller has.
+        const DEEPEST: usize = 1000;
+        if lower.as_path().components().count() > DEEPEST {
+            return Err(Errno::NAMETOOLONG);
+        }
         let dir = open_beneath(&self.parent.root, lower, OFlags::RDONLY | OFlags::DIRECTORY)?;
         let mut entries = Vec::new();
         for name in names(&dir)? {

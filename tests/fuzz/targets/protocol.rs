@@ -46,7 +46,7 @@ pub(crate) fn answer(data: &[u8]) {
     let _ = std::fs::remove_file(&path);
     let listener = UnixListener::bind(&path).expect("there is room");
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        let server = scope.spawn(|| {
             while let Ok((mut stream, _)) = listener.accept() {
                 let mut head = [0; 4];
                 if stream.read_exact(&mut head).is_err() || head == [0; 4] {
@@ -59,5 +59,7 @@ pub(crate) fn answer(data: &[u8]) {
         drop(Client::new(&store).drift("id"));
         // The end, as the thread above knows it.
         let _ = UnixStream::connect(&path).and_then(|mut stream| stream.write_all(&[0; 4]));
+        // Gone with all that it had: a scope does not wait for that.
+        server.join().expect("nothing in it can fail");
     });
 }

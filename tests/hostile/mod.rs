@@ -1,0 +1,4 @@
+//! What somebody in a fork may do to reach the server, the base or another fork through it, or to stop them.
+
+mod deep;
+mod inside;
