@@ -15,8 +15,8 @@ use std::time::SystemTime;
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, INodeNo, InitFlags, IoctlFlags,
     KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyBmap,
-    ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen,
-    ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock,
+    ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
@@ -25,7 +25,7 @@ use super::buffers;
 use super::changes::Changes;
 use super::convert::{errno, file_type, rdev_in, set_time};
 use super::pool::Lane;
-use super::reply::{attributes, caller, empty, entry, found, joined, sized, written};
+use super::reply::{add_ahead, attributes, caller, empty, entry, found, joined, sized, written};
 use super::session::Ending;
 use super::stats::{Op, Stats};
 use crate::durable::fault;
@@ -40,11 +40,13 @@ const BACKGROUND: u16 = 64;
 /// What is asked of the kernel where it can.
 ///
 /// Not asked for: `ATOMIC_O_TRUNC` (without `OPEN` the truncation would be lost), `WRITEBACK_CACHE` (a write is
-/// acknowledged once it is with us, and sizes and times are ours), `DO_READDIRPLUS` (slower, and shows node numbers).
-const WANTED: [InitFlags; 6] = [
+/// acknowledged once it is with us, and sizes and times are ours).
+const WANTED: [InitFlags; 8] = [
     InitFlags::FUSE_DONT_MASK,
     InitFlags::FUSE_POSIX_ACL,
     InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+    InitFlags::FUSE_DO_READDIRPLUS,
+    InitFlags::FUSE_READDIRPLUS_AUTO,
     InitFlags::FUSE_PARALLEL_DIROPS,
     InitFlags::FUSE_CACHE_SYMLINKS,
     InitFlags::FUSE_ASYNC_DIO,
@@ -119,6 +121,16 @@ impl Adapter {
     fn list_now(&self, ino: INodeNo, offset: u64, mut reply: ReplyDirectory) {
         let listed = self.call(Op::ReadDir, |fs| {
             fs.readdir(ino.0, offset, &mut |e| reply.add(INodeNo(e.ino), e.next, file_type(e.kind), e.name))
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+
+    fn list_ahead_now(&self, ino: INodeNo, offset: u64, mut reply: ReplyDirectoryPlus) {
+        let listed = self.call(Op::ReadDirPlus, |fs| {
+            fs.readdirplus(ino.0, offset, &mut |listed, entry| add_ahead(&mut reply, &listed, entry))
         });
         match listed {
             Ok(()) => reply.ok(),
@@ -305,6 +317,13 @@ impl Filesystem for Adapter {
             return self.slowly(move |this| this.list_now(ino, offset, reply));
         }
         self.list_now(ino, offset, reply);
+    }
+
+    fn readdirplus(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, reply: ReplyDirectoryPlus) {
+        if self.overlay.may_make_stand_ins(ino.0, None) {
+            return self.slowly(move |this| this.list_ahead_now(ino, offset, reply));
+        }
+        self.list_ahead_now(ino, offset, reply);
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {

@@ -3,10 +3,12 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use fuser::{Generation, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry, ReplyWrite, ReplyXattr, Request};
+use fuser::{
+    Generation, INodeNo, ReplyAttr, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyWrite, ReplyXattr, Request,
+};
 
-use super::convert::{absent, attr, errno};
-use crate::overlay::{Attr, Caller, Entry, Lookup, Result};
+use super::convert::{absent, attr, errno, file_type};
+use crate::overlay::{Attr, Caller, DirEntry, Entry, Lookup, Result};
 
 /// On whose behalf a request runs.
 pub(super) fn caller(req: &Request) -> Caller {
@@ -35,6 +37,19 @@ pub(super) fn entry(reply: ReplyEntry, result: Result<Entry>) {
         }
         Err(e) => reply.error(errno(e)),
     }
+}
+
+/// Adds an entry of a listing with the node behind it, or a dot entry without one; whether there was no room.
+pub(super) fn add_ahead(reply: &mut ReplyDirectoryPlus, listed: &DirEntry<'_>, entry: Option<&Entry>) -> bool {
+    let (mut shown, ttl, generation) = match entry {
+        // One time is for both here: names and attributes are believed as long as the one that is believed less.
+        Some(e) if e.node == e.attr.ino => (attr(&e.attr), e.entry_ttl.min(e.attr_ttl), e.generation),
+        Some(e) => (attr(&e.attr), Duration::ZERO, e.generation),
+        None => (absent(), Duration::ZERO, 0),
+    };
+    shown.kind = file_type(listed.kind);
+    shown.ino = INodeNo(entry.map_or(listed.ino, |e| e.node));
+    reply.add(shown.ino, listed.next, listed.name, &ttl, &shown, Generation(generation))
 }
 
 /// Attributes.

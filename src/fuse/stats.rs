@@ -51,6 +51,7 @@ ops! {
     Fsync "fsync" "`FSYNC`"
     FsyncDir "fsyncdir" "`FSYNCDIR`"
     ReadDir "readdir" "`READDIR`"
+    ReadDirPlus "readdirplus" "`READDIRPLUS`"
     StatFs "statfs" "`STATFS`"
     GetXattr "getxattr" "`GETXATTR`"
     SetXattr "setxattr" "`SETXATTR`"

@@ -27,7 +27,7 @@ use crate::sys::{At, Stat};
 
 /// The offsets of `.` and `..`; names come after.
 const DOT: u64 = 1;
-const DOT_DOT: u64 = 2;
+pub(super) const DOT_DOT: u64 = 2;
 
 /// How many entries all kept listings of a fork may have together.
 const KEPT: usize = 100_000;

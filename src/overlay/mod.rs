@@ -19,11 +19,13 @@
 //! | `symlink` | reading links, and keeping them in the fork |
 //! | `stand_in` | what takes the place of things that a fork must not have as they are |
 //! | `listing` | merged directory listings with offsets that stay valid |
+//! | `ahead` | listings that bring their entries with them |
 //! | `xattr` | extended attributes |
 //! | `preserve` | staying as it was while a merge changes the base |
 //! | `drift` | following changes that others make to the base |
 //! | `touched` | telling git what changed |
 
+mod ahead;
 mod attr;
 mod background;
 mod copyup;

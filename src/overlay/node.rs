@@ -238,6 +238,11 @@ impl Table {
         self.nodes.get(&id).map(|node| Arc::clone(&node))
     }
 
+    /// Whether the kernel may know a node of this number.
+    pub(super) fn holds(&self, id: u64) -> bool {
+        self.nodes.contains_key(&id)
+    }
+
     /// The node of this identity, counted as looked up once more; `make` builds it where there is none.
     ///
     /// Where the number belongs to an older object that is gone, the new node takes its place and its count (the

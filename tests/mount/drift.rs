@@ -40,6 +40,26 @@ fn contents_names_and_absences_follow_the_base() {
 }
 
 #[test]
+fn what_a_listing_brought_along_follows_the_base() {
+    let mount = RawMount::new(|base| {
+        fs::create_dir(base.join("d")).expect("mkdir");
+        for name in ["d/f", "d/gone", "d/replaced"] {
+            fs::write(base.join(name), "old\n").expect("write");
+        }
+        fs::hard_link(base.join("d/f"), base.join("other")).expect("link");
+    });
+    // Nothing but the listing: no name was asked for.
+    assert_eq!(mount.sh("ls d"), "f\ngone\nreplaced");
+    let base = mount.base().join("d");
+    fs::write(mount.base().join("other"), "longer than before\n").expect("write");
+    fs::remove_file(base.join("gone")).expect("unlink");
+    fs::write(base.join("next"), "second\n").expect("write");
+    fs::rename(base.join("next"), base.join("replaced")).expect("rename");
+    soon("sizes and names", || mount.sh("cd d && stat -c '%n %s' *") == "f 19\nreplaced 7");
+    assert_eq!(mount.sh("cat d/*"), "longer than before\nsecond");
+}
+
+#[test]
 fn what_the_mount_changed_stays_whatever_the_base_does() {
     let mount = RawMount::new(|base| {
         fs::write(base.join("f"), "old\n").expect("write");

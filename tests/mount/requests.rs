@@ -32,6 +32,27 @@ fn what_was_seen_once_costs_nothing() {
 }
 
 #[test]
+fn a_first_walk_asks_for_directories_not_for_files() {
+    let mut mount = RawMount::new(tree);
+    let walk = mount.cost_of(|mount| drop(mount.sh("find . -printf '%s %T@\\n' > /dev/null")));
+    assert_eq!(walk.of("readdirplus"), 21, "once for each directory: {walk:?}");
+    // What else is asked of a directory: the end of its listing, and its attributes, since reading it changes a time.
+    assert!(walk.of("lookup") <= 2 && walk.requests() <= 3 * 21 + 5, "{walk:?}");
+}
+
+#[test]
+fn a_listing_does_not_look_up_again_what_is_known() {
+    let mut mount = RawMount::new(tree);
+    mount.sh("for i in $(seq 0 19); do stat d0/f$i > /dev/null; done");
+    let cost = mount.cost_of(|mount| assert_eq!(mount.sh("ls d0").lines().count(), 20));
+    assert_eq!(
+        (cost.of("readdirplus"), cost.of("readdir")),
+        (1, 2),
+        "the dot entries; the rest, and its end: {cost:?}"
+    );
+}
+
+#[test]
 fn a_new_file_costs_what_it_has_to() {
     let mut mount = RawMount::new(tree);
     mount.sh("ls -lR > /dev/null; echo first > first");
