@@ -103,7 +103,7 @@ impl Hook<'_> {
         };
         job.environment.set("TREEFORK_HOOK", self.name);
         let said = |how: &str| format!("the {} command {command:?} {how}", self.name);
-        let running = run::start(target(self.forks, self.record), job).map_err(|e| {
+        let running = run::start(target(self.forks, self.record)?, job).map_err(|e| {
             let remedy = "--no-config goes on without it";
             Error::new(e.kind(), said("cannot be run in the fork")).because(e).remedy(remedy)
         })?;

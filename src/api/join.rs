@@ -8,7 +8,7 @@ use crate::durable::{Holder, Wait};
 use crate::error::{Error, Kind, Result};
 use crate::fork::preserved::{self, Siblings};
 use crate::fork::{self, Base, Forks, Locked, Record, State, Store};
-use crate::merge::{self, Options, Plan, Recovered, Source};
+use crate::merge::{self, Ending, Options, Plan, Recovered, Source};
 use crate::server::Client;
 use crate::strategy::{Overlay, Way};
 
@@ -55,26 +55,41 @@ pub fn merge_fork(
     let outcome = match merge::merge(&source, &store.bases(), options, &siblings, wait, waiting) {
         Ok(outcome) => outcome,
         Err(error) => {
-            forks.end_merge(&mut locked)?;
+            // Undone; unless that failed, too, which leaves it to the next command.
+            if !fork::is_under_way(store, &record.id)? {
+                forks.end_merge(&mut locked)?;
+            }
             return Err(error);
         }
     };
     let record = locked.record.clone();
     let merged = outcome.plan.conflicts.is_empty();
     let removed = merged && outcome.complete && !options.keep;
-    if removed {
-        forks.finish_removal(locked)?;
-    } else {
-        if let Some(written) = Record::read(&locked.dir)? {
-            // Where the merge landed, it has recorded from which layer on the fork reads.
-            locked.record.born = written.born;
+    let unfinished = outcome.landed == Some(Ending::Unfinished);
+    let landed = outcome.landed.is_some();
+    if let Err(e) = if unfinished { Ok(()) } else { after(forks, locked, removed, outcome.base_ref) } {
+        if !landed {
+            return Err(e);
         }
-        if let Some(commit) = outcome.base_ref {
-            locked.record.base_ref = Some(commit);
-        }
-        forks.end_merge(&mut locked)?;
+        // The parent is new, whatever becomes of the fork.
+        log::warn!("the merge has landed; the next command clears up after it: {e}");
     }
     Ok(Landing { record, plan: outcome.plan, merged, removed })
+}
+
+/// What becomes of a fork when its merge is over: it goes, or goes on.
+fn after(forks: &Forks, mut locked: Locked, goes: bool, base_ref: Option<String>) -> Result<()> {
+    if goes {
+        return forks.finish_removal(locked);
+    }
+    if let Some(written) = Record::read(&locked.dir)? {
+        // Where the merge landed, it has recorded from which layer on the fork reads.
+        locked.record.born = written.born;
+    }
+    if let Some(commit) = base_ref {
+        locked.record.base_ref = Some(commit);
+    }
+    forks.end_merge(&mut locked)
 }
 
 /// A fork as a merge reads it: what was written in it is in its upper.
@@ -89,7 +104,7 @@ pub fn source(store: &Store, record: &Record) -> Result<Source> {
     if client.mounts()?.is_some_and(|mounts| mounts.iter().any(|mount| mount.id == record.id.as_str())) {
         client.sync(record.id.as_str())?;
     } else if record.strategy == Way::Overlay {
-        Overlay::settle(&record.site(store.root(), &store.fork(&record.id)))?;
+        Overlay::settle(&record.site(store.root(), &store.fork(&record.id))?)?;
     }
     let dir = store.fork(&record.id);
     let (id, name) = (record.id.as_str(), record.name());
@@ -98,7 +113,7 @@ pub fn source(store: &Store, record: &Record) -> Result<Source> {
     let mut source = open(&dir, id, name, path, record.base.path.clone(), record.created_at)?;
     source.base_ref.clone_from(&record.base_ref);
     source.hide.clone_from(&record.hide);
-    source.layers = record.site(store.root(), &dir).layers;
+    source.layers = record.site(store.root(), &dir)?.layers;
     Ok(source)
 }
 
@@ -118,7 +133,7 @@ pub fn recover(store: &Store) -> Result<Vec<Recovered>> {
         } else {
             let base = locked.record.base.key();
             if recovered.landed && Base::at(&recovered.parent).is_ok_and(|parent| parent.key() == base) {
-                goes_on(store, &mut locked);
+                goes_on(store, &mut locked)?;
             }
             forks.end_merge(&mut locked)?;
         }
@@ -137,8 +152,9 @@ pub(super) fn open(store: &std::path::Path) -> Result<Forks> {
 }
 
 /// A fork that was merged and lives goes on from the merged state, and reads through what later merges preserve.
-fn goes_on(store: &Store, locked: &mut Locked) {
-    locked.record.born = preserved::youngest(&store.base(&locked.record.base.key()));
+fn goes_on(store: &Store, locked: &mut Locked) -> Result<()> {
+    locked.record.born = preserved::youngest(&store.base(&locked.record.base.key()))?;
+    Ok(())
 }
 
 /// A fork that somebody works in does not stand still.

@@ -43,7 +43,7 @@ impl CommandRunner for Isolated {
             );
         }
         let (record, root) = self.forks.ready(self.id.as_str())?;
-        let mut target = target(&self.forks, &record);
+        let mut target = target(&self.forks, &record)?;
         let mut environment = Environment::default();
         for (name, value) in &command.env {
             environment.set(name, value);
@@ -74,15 +74,15 @@ impl CommandRunner for Isolated {
 }
 
 /// A fork as [`run`] wants it: the fork of a record, in a store that no command gets to see.
-pub fn target(forks: &Forks, record: &Record) -> Target {
+pub fn target(forks: &Forks, record: &Record) -> Result<Target> {
     let dir = forks.store().fork(&record.id);
     let tree = dir.join("mnt");
     let root = match record.strategy {
-        Way::Overlay if record.private_mount => Root::Unmounted(attach(record.site(forks.store().root(), &dir))),
+        Way::Overlay if record.private_mount => Root::Unmounted(attach(record.site(forks.store().root(), &dir)?)),
         Way::Overlay => Root::Mount(tree),
         Way::Reflink | Way::Copy | Way::Worktree => Root::Directory(tree),
     };
-    Target {
+    Ok(Target {
         id: record.id.to_string(),
         label: record.name().to_owned(),
         base: record.base.path.clone(),
@@ -91,7 +91,7 @@ pub fn target(forks: &Forks, record: &Record) -> Target {
         root,
         hide: vec![forks.store().root().to_path_buf()],
         shared_git: (record.strategy == Way::Worktree).then(|| shared_git(forks, &dir.join("mnt"))).flatten(),
-    }
+    })
 }
 
 /// The repository of a linked work tree; `None` where its `.git` leads to none any more.

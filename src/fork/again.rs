@@ -4,7 +4,8 @@
 //! same time from several places too: one makes the fork, the others wait for that and get the same one.
 
 use super::{Forks, Id, Record, Request, State, Store, find, origin};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Context, Error, Kind, Result};
+use crate::sys::calls;
 
 /// How often a fork may come and go under a request before that gives up.
 const TRIES: usize = 8;
@@ -39,7 +40,10 @@ impl Forks {
 
     /// The fork that was made for this request before. `None` where there is none, or only what is left of one.
     fn answer(&self, request: &Request) -> Result<Option<Record>> {
-        let Some(id) = request.id.as_ref().filter(|id| self.store().fork(id).exists()) else { return Ok(None) };
+        let Some(id) = &request.id else { return Ok(None) };
+        if !self.store().exists(id)? {
+            return Ok(None);
+        }
         // Waits for whoever makes, merges or removes it.
         let Some(mut locked) = self.lock(id, "create")? else {
             self.settle(id)?;
@@ -95,7 +99,7 @@ impl Forks {
             let what = format!("{:?} is the label of the fork {}", id.as_str(), other.id);
             return Err(Error::new(Kind::Exists, what).remedy("choose another id"));
         }
-        if waits(self.store(), id) {
+        if waits(self.store(), id)? {
             let what = format!("the fork {id} is in the trash");
             let how = format!("`treefork restore {id}` brings it back; or ask with another id");
             return Err(Error::new(Kind::Exists, what).remedy(how));
@@ -104,6 +108,7 @@ impl Forks {
     }
 }
 
-fn waits(store: &Store, id: &Id) -> bool {
-    store.trash().join(id.as_str()).exists()
+fn waits(store: &Store, id: &Id) -> Result<bool> {
+    let path = store.trash().join(id.as_str());
+    calls::exists(&path).context("cannot look for", path)
 }

@@ -8,11 +8,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use super::Base;
 use crate::error::{Context, Error, Kind, Result};
 use crate::server::MOUNT_KIND;
-use crate::sys::{Mount, Stat, mounts};
+use crate::sys::{Mount, Stat, calls, mounts};
 
 /// Checks that `path` can be forked with the store at `store` (absolute, without symbolic links).
 ///
@@ -33,14 +34,14 @@ pub fn check(path: &Path, store: &Path) -> Result<Base> {
     };
     apart(&root, store, &mounts().context("cannot read", "/proc/self/mountinfo")?)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let dir = match rustix::fs::open(&root, flags, Mode::empty()) {
-        Err(rustix::io::Errno::NOTDIR) => {
+    let dir = match calls::open(&root, flags, Mode::empty()) {
+        Err(Errno::NOTDIR) => {
             let error = Error::new(Kind::Usage, "the base is not a directory:").at(path);
             return Err(error.remedy("name the directory to fork"));
         }
         other => other.context("cannot read the base", path)?,
     };
-    rustix::fs::accessat(&dir, ".", rustix::fs::Access::EXEC_OK, rustix::fs::AtFlags::EACCESS)
+    calls::accessat(&dir, ".", rustix::fs::Access::EXEC_OK, rustix::fs::AtFlags::EACCESS)
         .context("cannot enter the base", path)?;
     let stat = Stat::of(std::os::fd::AsFd::as_fd(&dir)).context("cannot look at the base", path)?;
     Ok(Base::new(root, &stat))
@@ -73,13 +74,14 @@ fn apart(base: &Path, store: &Path, mounts: &[Mount]) -> Result<()> {
 /// Checks that no directory from the store upwards is a git work tree: a process whose fork is gone from under it would
 /// find that one, and commit there.
 pub fn check_store(store: &Path) -> Result<()> {
-    match store.ancestors().find(|dir| fs::symlink_metadata(dir.join(".git")).is_ok()) {
-        None => Ok(()),
-        Some(dir) => {
+    for dir in store.ancestors() {
+        let git = dir.join(".git");
+        if calls::exists(&git).context("cannot look for", &git)? {
             let error = Error::new(Kind::Usage, format!("the store {store:?} lies inside the git work tree")).at(dir);
-            Err(error.remedy("name a --store that lies elsewhere"))
+            return Err(error.remedy("name a --store that lies elsewhere"));
         }
     }
+    Ok(())
 }
 
 /// Opens the root of a recorded base, making sure that it is still the directory that was forked.
@@ -88,15 +90,12 @@ pub fn check_store(store: &Path) -> Result<()> {
 /// `NotFound` where it is gone, `Usage` where something else is at its place.
 pub fn reopen(base: &Base) -> Result<PathBuf> {
     let gone = |why: &str| Error::new(Kind::NotFound, format!("the base {why}:")).at(&base.path);
-    let meta = match fs::symlink_metadata(&base.path) {
-        Ok(meta) => meta,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(gone("is gone")),
-        Err(e) => return Err(e).context("cannot look at the base", &base.path),
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let root = match calls::open(&base.path, flags, Mode::empty()) {
+        Err(Errno::NOENT) => return Err(gone("is gone")),
+        Err(Errno::NOTDIR | Errno::LOOP) => return Err(gone("is not a directory any more")),
+        other => other.context("cannot open the base", &base.path)?,
     };
-    if !meta.is_dir() {
-        return Err(gone("is not a directory any more"));
-    }
-    let root = crate::sys::open_root(&base.path).context("cannot open the base", &base.path)?;
     let stat = Stat::of(std::os::fd::AsFd::as_fd(&root)).context("cannot look at the base", &base.path)?;
     if stat.ident() != base.ident {
         return Err(gone("is another directory than the one that was forked, or its file system is not mounted"));

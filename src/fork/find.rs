@@ -2,6 +2,7 @@
 
 use super::{RECORD, Record, Store};
 use crate::error::{Error, Kind, Result};
+use crate::sys::calls;
 
 /// A record, or what is wrong with it; the directory's id either way.
 pub type Listed = (super::Id, Result<Record>);
@@ -60,7 +61,7 @@ pub(super) fn labelled(store: &Store, label: &str) -> Result<Option<Record>> {
     for id in store.ids()? {
         let dir = store.fork(&id);
         // A look at the bytes is enough for nearly all of a thousand records.
-        let bytes = std::fs::read(dir.join(RECORD)).unwrap_or_default();
+        let bytes = calls::File::read(&dir.join(RECORD)).unwrap_or_default();
         if !bytes.windows(text.len()).any(|part| part == text) {
             continue;
         }

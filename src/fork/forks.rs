@@ -5,10 +5,11 @@
 //! over. Taken in that order, except that a merge holds its fork's lock before it waits for the base's, which no maker of
 //! a fork waits for the other way round. Every durable step has a fault point after it, named in the order of the steps.
 
-use std::fs::{self, DirBuilder};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use rustix::fs::Mode;
+use rustix::io::Errno;
 
 use super::pending::Pending;
 use super::{Base, Id, Label, Owner, Record, State, Store, base, find, now, origin, preserved, trash, users};
@@ -16,6 +17,7 @@ use crate::durable::{FileLock, Wait, fault, sync_dir};
 use crate::error::{Context, Error, Kind, Result};
 use crate::server::Client;
 use crate::strategy::{self, Hide, Symlinks, Way, Wishes};
+use crate::sys::calls;
 
 /// How long to wait for another command that is at the same fork, or that makes one.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
@@ -113,7 +115,7 @@ impl Forks {
         let (base, subdir, base_ref) = origin::of(&request.base, self.store.root())?;
         // No merge changes the base until the fork is complete, and so one of those that the next merge preserves for.
         let _base = self.lock_base(&base, "create", Wait::For(PATIENCE), &request.wishes.cancel)?;
-        let origin = Origin { born: preserved::youngest(&self.store.base(&base.key())), base, subdir, base_ref };
+        let origin = Origin { born: preserved::youngest(&self.store.base(&base.key()))?, base, subdir, base_ref };
         let Some((mut record, lock, pending)) = self.claim(request, origin)? else { return Ok(None) };
         let dir = self.store.fork(&record.id);
         match self.fill(&mut record, &dir, request) {
@@ -138,7 +140,7 @@ impl Forks {
         let _store = FileLock::acquire(&self.store.lock_path(), "create", Wait::For(PATIENCE))?;
         if let Some(id) = &request.id {
             // Nobody else makes it while the store is locked.
-            if self.store.fork(id).exists() {
+            if self.store.exists(id)? {
                 return Ok(None);
             }
             self.check_id(id)?;
@@ -150,19 +152,22 @@ impl Forks {
             let id = request.id.clone().map_or_else(Id::random, Ok)?;
             let pending = Pending::new(&self.store, &id)?;
             let dir = self.store.fork(&id);
-            match DirBuilder::new().mode(0o700).create(&dir) {
+            match calls::mkdir(&dir, Mode::RWXU) {
                 // Taken; its own mark, if it had one, is found again by reading all records.
-                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => continue,
+                Err(Errno::EXIST) => continue,
                 other => other.context("cannot make the fork's directory", &dir)?,
             }
             break (id, pending);
         };
-        let dir = self.store.fork(&id);
-        match self.record_claim(request, id, origin) {
+        match self.record_claim(request, id.clone(), origin) {
             Ok((record, lock)) => Ok(Some((record, lock, pending))),
             Err(e) => {
-                // Nothing was made yet but this directory.
-                let _ = fs::remove_dir_all(&dir);
+                // Nothing was made yet but this directory. Where it cannot be taken away the mark stays for the next command.
+                let gone = trash::discard(&self.store, &id, false);
+                if let Err(undo) = gone.and_then(|()| trash::delete_discarded(&self.store, &id)) {
+                    log::warn!("cannot take the directory of {id} away: {undo}");
+                    pending.keep();
+                }
                 Err(e)
             }
         }
@@ -220,8 +225,8 @@ impl Forks {
     fn fill(&self, record: &mut Record, dir: &Path, request: &Request) -> Result<()> {
         fault_point("fork.recorded")?;
         let tree = dir.join("mnt");
-        DirBuilder::new().mode(0o700).create(&tree).context("cannot make the directory", &tree)?;
-        let site = record.site(self.store.root(), dir);
+        calls::mkdir(&tree, Mode::RWXU).context("cannot make the directory", &tree)?;
+        let site = record.site(self.store.root(), dir)?;
         request.wishes.cancel.check()?;
         let chosen = strategy::make(request.strategy, &site, &request.wishes)?;
         fault_point("fork.made")?;
@@ -249,7 +254,7 @@ impl Forks {
 
     /// Ends what any strategy may have left: before it is recorded which one worked, each may have begun.
     pub(super) fn destroy_any(&self, record: &Record, dir: &Path) -> Result<()> {
-        let site = record.site(self.store.root(), dir);
+        let site = record.site(self.store.root(), dir)?;
         let ways = [Way::Overlay, Way::Reflink, Way::Copy, Way::Worktree];
         ways.into_iter().map(strategy::strategy).try_for_each(|strategy| strategy.destroy(&site))
     }
@@ -275,7 +280,7 @@ impl Forks {
 
     /// Whether anything in a fork differs from its base as it was; `None` where that is not known cheaply.
     pub fn is_changed(&self, record: &Record) -> Result<Option<bool>> {
-        let site = record.site(self.store.root(), &self.store.fork(&record.id));
+        let site = record.site(self.store.root(), &self.store.fork(&record.id))?;
         strategy::strategy(record.strategy).is_changed(&site)
     }
 
@@ -303,7 +308,7 @@ impl Forks {
             );
         }
         let dir = self.store.fork(&record.id);
-        strategy::strategy(record.strategy).revive(&record.site(self.store.root(), &dir))?;
+        strategy::strategy(record.strategy).revive(&record.site(self.store.root(), &dir)?)?;
         let path = record.path(&dir);
         Ok((record, path))
     }
@@ -374,10 +379,10 @@ impl Forks {
     fn removal_steps(&self, locked: &mut Locked) -> Result<()> {
         locked.record.enter(State::Removing, &locked.dir)?;
         fault_point("fork.removing")?;
-        let site = locked.record.site(self.store.root(), &locked.dir);
+        let site = locked.record.site(self.store.root(), &locked.dir)?;
         strategy::strategy(locked.record.strategy).destroy(&site)?;
         fault_point("fork.destroyed")?;
-        let nothing_in = |dir: &Path| fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none());
+        let nothing_in = |dir: &Path| calls::names(dir).is_ok_and(|names| names.is_empty());
         let empty = locked.record.temporary && nothing_in(&site.upper());
         trash::discard(&self.store, &locked.record.id, !locked.record.temporary)?;
         fault_point("fork.trashed")?;

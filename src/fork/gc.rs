@@ -1,20 +1,21 @@
 //! Reaping forks that nobody will come back to. Every decision has a reason, and whoever is unsure keeps.
 
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::fs::CWD;
 use serde::Serialize;
 
 use super::forks::Forks;
 use super::pending::Pending;
+use super::record::since;
 use super::{Id, Record, State, find, recover, trash, users};
 use crate::durable::{FileLock, Wait};
 use crate::error::{Context, Error, Kind, Result};
 use crate::git::worktree;
 use crate::server::{Client, MOUNT_KIND};
 use crate::strategy::strategy;
-use crate::sys::mounts;
+use crate::sys::{At, calls, mounts};
 
 /// A directory without a record this young may be somebody's work in progress on a machine whose locks do not hold.
 const GRACE: Duration = Duration::from_secs(60);
@@ -171,7 +172,7 @@ impl Forks {
             Err(e) => return kept(format!("whether it is in use cannot be told: {e}")),
         }
         let site = record.site(self.store().root(), &dir);
-        let changed = strategy(record.strategy).is_changed(&site);
+        let changed = site.and_then(|site| strategy(record.strategy).is_changed(&site));
         let why = match changed {
             Ok(Some(false)) => {
                 return Decision::about(record, Fate::Removed, "its owner is gone and it has no changes");
@@ -187,8 +188,8 @@ impl Forks {
     /// A directory without a record.
     fn gc_abandoned(&self, id: &Id, policy: &Policy) -> Option<Decision> {
         let dir = self.store().fork(id);
-        let modified = fs::symlink_metadata(&dir).and_then(|meta| meta.modified()).ok()?;
-        if modified.elapsed().unwrap_or_default() < GRACE {
+        let modified = At::new(&CWD, &dir).stat().ok()?.mtime;
+        if since(modified) < GRACE {
             return Some(Decision::other(id.as_str(), Fate::Kept, "it is just being made"));
         }
         if !policy.dry_run
@@ -237,13 +238,18 @@ impl Forks {
         }
     }
 
+    /// Whether there is certainly no such fork.
+    fn is_gone(&self, id: &Id) -> bool {
+        self.store().exists(id).is_ok_and(|there| !there)
+    }
+
     /// Mounts in the store that belong to no fork.
     fn gc_mounts(&self, policy: &Policy, decisions: &mut Vec<Decision>) -> Result<()> {
         let forks = self.store().forks();
         for mount in mounts().context("cannot read", "/proc/self/mountinfo")? {
             let Ok(below) = mount.point.strip_prefix(&forks) else { continue };
             let id = below.iter().next().and_then(|name| name.to_str()).and_then(|name| name.parse::<Id>().ok());
-            if mount.kind != MOUNT_KIND || id.is_none_or(|id| self.store().fork(&id).exists()) {
+            if mount.kind != MOUNT_KIND || id.is_none_or(|id| !self.is_gone(&id)) {
                 continue;
             }
             if !policy.dry_run {
@@ -257,14 +263,17 @@ impl Forks {
 
     /// Entries in repositories for work trees of this store whose forks are gone.
     fn gc_work_trees(&self, policy: &Policy, decisions: &mut Vec<Decision>) {
-        let Ok(forks) = fs::canonicalize(self.store().forks()) else { return };
+        let Ok(forks) = std::fs::canonicalize(self.store().forks()) else { return };
         let is_orphan = |tree: &Path| {
             let id = tree.strip_prefix(&forks).ok().and_then(|below| below.iter().next());
             let id = id.and_then(|name| name.to_str()).and_then(|name| name.parse::<Id>().ok());
-            id.is_some_and(|id| !self.store().fork(&id).exists())
+            id.is_some_and(|id| self.is_gone(&id))
         };
         let locks = self.store().root().join("locks");
-        for repository in worktree::repositories(&locks).into_iter().filter(|repository| repository.exists()) {
+        for repository in worktree::repositories(&locks) {
+            if calls::exists(&repository) == Ok(false) {
+                continue;
+            }
             let place = repository.display().to_string();
             match worktree::orphans(&repository, &locks, &is_orphan, policy.dry_run) {
                 Ok(trees) => decisions.extend(trees.iter().map(|tree| {

@@ -1,15 +1,16 @@
 //! What happened to a fork, in its own words: `log` in its directory, one JSON line an event, bounded.
 
-use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
+use std::os::fd::AsFd;
 use std::path::Path;
 
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::now;
 use crate::error::{Context, Result};
-use crate::sys::Time;
+use crate::sys::{Stat, Time, calls};
 
 const LOG: &str = "log";
 /// Past this many bytes the log becomes `log.1` and a new one is begun.
@@ -37,13 +38,17 @@ pub fn note(dir: &Path, what: &str, detail: &str) {
 
 fn append(dir: &Path, event: &Event) -> io::Result<()> {
     let path = dir.join(LOG);
-    if fs::metadata(&path).is_ok_and(|meta| meta.len() > LIMIT) {
-        fs::rename(&path, dir.join("log.1"))?;
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
+    let open = || calls::open(&path, flags, Mode::RUSR | Mode::WUSR);
+    let mut file = open()?;
+    if Stat::of(file.as_fd())?.size > LIMIT {
+        calls::rename(&path, &dir.join("log.1"))?;
+        file = open()?;
     }
     let mut line = serde_json::to_vec(event)?;
     line.push(b'\n');
     // One write, appended: lines of two writers do not mix.
-    File::options().append(true).create(true).mode(0o600).open(&path)?.write_all(&line)
+    Ok(calls::File::from(file).put(&line)?)
 }
 
 /// What happened to the fork in `dir`, oldest first, as far back as it is kept.
@@ -51,14 +56,12 @@ pub fn events(dir: &Path) -> Result<Vec<Event>> {
     let mut events = Vec::new();
     for name in ["log.1", LOG] {
         let path = dir.join(name);
-        let file = match File::open(&path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+        let text = match calls::File::read(&path) {
+            Err(Errno::NOENT) => continue,
             other => other.context("cannot read", &path)?,
         };
-        for line in BufReader::new(file).split(b'\n') {
-            // A line that was cut short by a full disk or a crash is left out.
-            events.extend(serde_json::from_slice(&line.context("cannot read", &path)?).ok());
-        }
+        // A line that was cut short by a full disk or a crash is left out.
+        events.extend(text.split(|&b| b == b'\n').filter_map(|line| serde_json::from_slice(line).ok()));
     }
     events.sort_by_key(|event: &Event| event.at);
     Ok(events)
@@ -66,6 +69,8 @@ pub fn events(dir: &Path) -> Result<Vec<Event>> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -27,6 +27,7 @@ mod users;
 pub use again::Created;
 pub use find::{Listed, all, find};
 pub use forks::{Forks, Locked, Request};
+pub use merging::{JOURNALS, is_under_way};
 pub use name::{ID_MAX, Id, LABEL_MAX, Label};
 pub use owner::Owner;
 pub use record::{Base, RECORD, Record, State, now};

@@ -1,8 +1,10 @@
 //! Whose fork it is: a process, told apart from a later one of the same number.
 
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Context, Error, Kind, Result};
+use crate::sys::calls;
 
 /// A process for as long as the machine runs: number, start time, and the boot they belong to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,11 +44,11 @@ fn boot_id() -> Result<&'static str> {
 /// When the process of this number started; `None` where there is none or it is a zombie.
 fn start_time(pid: u32) -> Result<Option<u64>> {
     let path = format!("/proc/{pid}/stat");
-    let stat = match std::fs::read(&path) {
+    let stat = match calls::File::read(path.as_ref()) {
         Ok(stat) => stat,
         // ESRCH: it ended between open and read.
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound || e.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
-        Err(e) => return Err(Error::io("cannot read", e).at(path)),
+        Err(Errno::NOENT | Errno::SRCH) => return Ok(None),
+        Err(e) => return Err(Error::io("cannot read", std::io::Error::from(e)).at(path)),
     };
     parse_stat(&stat).ok_or_else(|| Error::new(Kind::Corrupt, "cannot understand").at(path))
 }

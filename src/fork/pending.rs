@@ -4,11 +4,11 @@
 //! lock. An entry whose lock is free therefore names a fork whose command was killed. The entries are not synced: after
 //! a power cut some may be missing, and `gc` and the start of the server, which read all records, find those forks.
 
-use std::fs;
-use std::io;
+use rustix::io::Errno;
 
 use super::{Id, Store};
 use crate::error::{Context, Result};
+use crate::sys::calls;
 
 /// An entry; dropping it takes it away, unless the process is killed before.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl<'a> Pending<'a> {
     /// Announces a transition.
     pub(super) fn new(store: &'a Store, id: &Id) -> Result<Self> {
         let path = store.pending().join(id.as_str());
-        fs::File::create(&path).context("cannot write in the store:", path)?;
+        calls::File::create(&path).context("cannot write in the store:", path)?;
         Ok(Self { store, id: id.clone(), kept: false })
     }
 
@@ -43,9 +43,9 @@ impl Drop for Pending<'_> {
 
 /// Takes an entry away.
 pub(super) fn remove(store: &Store, id: &Id) {
-    match fs::remove_file(store.pending().join(id.as_str())) {
+    match calls::unlink(&store.pending().join(id.as_str())) {
         // Recovery looks at it once more and finds nothing to do.
-        Err(e) if e.kind() != io::ErrorKind::NotFound => log::warn!("cannot remove the mark of {id}: {e}"),
+        Err(e) if e != Errno::NOENT => log::warn!("cannot remove the mark of {id}: {e}"),
         _ => {}
     }
 }
@@ -53,10 +53,6 @@ pub(super) fn remove(store: &Store, id: &Id) {
 /// The ids of all entries.
 pub(super) fn all(store: &Store) -> Result<Vec<Id>> {
     let dir = store.pending();
-    let mut ids = Vec::new();
-    for entry in fs::read_dir(&dir).context("cannot list", &dir)? {
-        let name = entry.context("cannot list", &dir)?.file_name();
-        ids.extend(name.to_str().and_then(|name| name.parse().ok()));
-    }
-    Ok(ids)
+    let names = calls::names(&dir).context("cannot list", &dir)?;
+    Ok(names.iter().filter_map(|name| name.to_str()?.parse().ok()).collect())
 }

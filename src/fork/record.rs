@@ -214,19 +214,19 @@ impl Record {
     }
 
     /// Where a strategy makes it, in the store at `store`.
-    pub fn site(&self, store: &Path, dir: &Path) -> Site {
-        Site {
+    pub fn site(&self, store: &Path, dir: &Path) -> Result<Site> {
+        Ok(Site {
             base: self.base.path.clone(),
             base_ident: self.base.ident,
             base_dev: self.base.dev,
             store: store.to_path_buf(),
-            layers: preserved::layers(store, &self.base, self.born),
+            layers: preserved::layers(store, &self.base, self.born)?,
             dir: dir.to_path_buf(),
             id: self.id.to_string(),
             created: self.created_at,
             hide: self.hide.clone(),
             private_mount: self.private_mount,
-        }
+        })
     }
 
     /// The caller's own directory in the fork.
@@ -240,7 +240,7 @@ impl Record {
 }
 
 /// How long ago that was; zero for a time that is still to come, however far off.
-fn since(time: Time) -> Duration {
+pub(super) fn since(time: Time) -> Duration {
     let then = UNIX_EPOCH.checked_add(Duration::new(time.sec.try_into().unwrap_or(0), time.nsec));
     then.and_then(|then| SystemTime::now().duration_since(then).ok()).unwrap_or_default()
 }

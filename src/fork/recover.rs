@@ -3,14 +3,15 @@
 //! Runs at the start of every command that changes something. Each state a fork can be found in is dealt with as the
 //! table of [`State`] says, under the fork's lock; a fork whose lock is held is somebody's work in progress.
 
-use std::fs;
+use rustix::fs::CWD;
 
 use super::forks::{Forks, Locked};
-use super::{Id, Record, State, Store, find, pending, trash};
+use super::{Id, Record, State, Store, find, merging, pending, trash};
 use crate::durable::{FileLock, Wait};
-use crate::error::{Kind, Result};
+use crate::error::{Context, Kind, Result};
 use crate::server::{Client, MountSpec};
-use crate::strategy::{self, Overlay, Way};
+use crate::strategy::{Overlay, Way};
+use crate::sys::{At, calls};
 
 impl Forks {
     /// Finishes or undoes the transitions that killed commands left, and makes sure that the forks that were mounted
@@ -59,8 +60,10 @@ impl Forks {
         };
         let Some(mut locked) = locked else { return self.settle_recordless(id) };
         match locked.record.state {
-            State::Live => {}
-            // The journal of the merge was dealt with before, by whoever knows merges; what is left is to mount it.
+            State::Live => self.revive(&locked.record)?,
+            // The journal of the merge was dealt with before, by whoever knows merges; what is left is to mount it. Where it
+            // could not be dealt with, the fork waits for that.
+            State::Merging if merging::is_under_way(self.store(), id)? => return Ok(()),
             State::Merging => return self.end_merge(&mut locked),
             State::Creating => {
                 self.destroy_any(&locked.record, &locked.dir)?;
@@ -70,8 +73,7 @@ impl Forks {
             State::Trashed => return self.finish_trashing(locked),
             State::Restoring => {
                 locked.record.enter(State::Live, &locked.dir)?;
-                let site = locked.record.site(self.store().root(), &locked.dir);
-                strategy::strategy(locked.record.strategy).revive(&site)?;
+                self.revive(&locked.record)?;
             }
         }
         pending::remove(self.store(), id);
@@ -83,7 +85,7 @@ impl Forks {
     fn settle_recordless(&self, id: &Id) -> Result<()> {
         let _store = FileLock::acquire(&self.store().lock_path(), "recovery", Wait::For(super::forks::PATIENCE))?;
         let dir = self.store().fork(id);
-        if dir.exists() && Record::read(&dir)?.is_none() {
+        if calls::exists(&dir).context("cannot look for", &dir)? && Record::read(&dir)?.is_none() {
             trash::discard(self.store(), id, true)?;
         }
         pending::remove(self.store(), id);
@@ -119,11 +121,18 @@ pub fn mounted(store: &Store) -> Vec<MountSpec> {
     let is_mounted =
         |record: &Record| record.strategy == Way::Overlay && !record.private_mount && record.state == State::Live;
     let records = forks.into_iter().filter_map(|(_, record)| record.ok()).filter(is_mounted);
-    records.map(|record| Overlay::spec(&record.site(store.root(), &store.fork(&record.id)))).collect()
+    let spec = |record: Record| match record.site(store.root(), &store.fork(&record.id)) {
+        Ok(site) => Some(Overlay::spec(&site)),
+        Err(e) => {
+            log::error!("the fork {} cannot be mounted: {e}", record.id);
+            None
+        }
+    };
+    records.filter_map(spec).collect()
 }
 
 /// Whether a directory is a fork's that was never completed: no record, and nobody at it.
 pub(super) fn is_abandoned(store: &Store, id: &Id) -> bool {
     let dir = store.fork(id);
-    fs::symlink_metadata(&dir).is_ok_and(|meta| meta.is_dir()) && matches!(Record::read(&dir), Ok(None))
+    At::new(&CWD, &dir).stat().is_ok_and(|stat| stat.is_dir()) && matches!(Record::read(&dir), Ok(None))
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{Listed, Record, State, Store, base, find};
 use crate::error::Result;
-use crate::layer::manifest::{self, Manifest, PREPARED};
+use crate::layer::manifest::{self, Manifest};
 use crate::names::RelPath;
 use crate::server::{Client, Drift, MOUNT_KIND};
 use crate::strategy::{Guarantees, Way, strategy};
@@ -188,7 +188,7 @@ impl Changes {
 /// Allocated bytes below a directory, and the entries other than directories that it has, without those that the work
 /// area says were put there. What cannot be read counts as nothing; nothing is followed.
 fn measure(root: &Path, work: &Path) -> (u64, Changes) {
-    let prepared = if work.join(PREPARED).exists() { Manifest::read_as(work, PREPARED).ok() } else { None };
+    let prepared = Manifest::prepared(work).unwrap_or_default();
     let (mut bytes, mut changes) = (0, Changes::default());
     let mut todo = vec![root.to_path_buf()];
     while let Some(dir) = todo.pop() {

@@ -14,12 +14,16 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use super::Id;
 use crate::durable::write_atomic;
 use crate::error::{Context, Error, Kind, Result};
+use crate::sys::{Stat, calls};
 
 const VERSION: &str = "version";
 const FORMAT: &str = "treefork store ";
@@ -58,19 +62,20 @@ impl Store {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(e).context("cannot open the store", path),
         };
-        let meta = fs::metadata(&root).context("cannot open the store", path)?;
-        if !meta.is_dir() {
+        let stat = Stat::of(open(&root).context("cannot open the store", path)?.as_fd());
+        let stat = stat.context("cannot open the store", path)?;
+        if !stat.is_dir() {
             return Err(Error::new(Kind::Usage, "the store is not a directory:").at(path));
         }
         let version = root.join(VERSION);
-        match fs::read_to_string(&version) {
+        match calls::File::read(&version) {
             Ok(text) => check_version(&text, &version)?,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(Errno::NOENT) => return Ok(None),
             Err(e) => return Err(e).context("cannot read", version),
         }
         let me = rustix::process::geteuid().as_raw();
-        if meta.uid() != me {
-            let what = format!("the store belongs to user {}, not to user {me}:", meta.uid());
+        if stat.uid != me {
+            let what = format!("the store belongs to user {}, not to user {me}:", stat.uid);
             return Err(Error::new(Kind::Usage, what).at(path));
         }
         Ok(Some(Self { root }))
@@ -78,22 +83,18 @@ impl Store {
 
     fn make(path: &Path) -> Result<Self> {
         let cannot = "cannot make the store";
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(path).context(cannot, path)?;
+        calls::make_dirs(path, Mode::RWXU).context(cannot, path)?;
         let root = fs::canonicalize(path).context(cannot, path)?;
-        for entry in fs::read_dir(&root).context(cannot, path)? {
-            let name = entry.context(cannot, path)?.file_name();
+        for name in calls::names(&root).context(cannot, path)? {
             // Another process that makes the same store may be at any of its steps.
             if !is_ours(&name) {
                 let what = format!("not a store, and not empty (it holds {name:?}):");
                 return Err(Error::new(Kind::Usage, what).at(path));
             }
         }
-        fs::set_permissions(&root, fs::Permissions::from_mode(0o700)).context(cannot, path)?;
+        calls::chmod(&root, Mode::RWXU).context(cannot, path)?;
         for name in ["bases", "forks", "pending", "trash"] {
-            match fs::DirBuilder::new().mode(0o700).create(root.join(name)) {
-                Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e).context(cannot, path),
-                _ => {}
-            }
+            calls::make_dirs(&root.join(name), Mode::RWXU).context(cannot, path)?;
         }
         // Last: a store without it is not a store yet.
         write_atomic(&root.join(VERSION), format!("{FORMAT}{CURRENT}\n").as_bytes(), 0o600)?;
@@ -113,6 +114,12 @@ impl Store {
     /// The directory of a fork, whether it exists or not.
     pub fn fork(&self, id: &Id) -> PathBuf {
         self.forks().join(id.as_str())
+    }
+
+    /// Whether there is a directory of this fork, whatever state the fork is in.
+    pub(super) fn exists(&self, id: &Id) -> Result<bool> {
+        let path = self.fork(id);
+        calls::exists(&path).context("cannot look for", path)
     }
 
     /// Where things wait for their deletion.
@@ -143,11 +150,8 @@ impl Store {
     /// The ids of all directories that may be forks.
     pub fn ids(&self) -> Result<Vec<Id>> {
         let forks = self.forks();
-        let mut ids = Vec::new();
-        for entry in fs::read_dir(&forks).context("cannot list the forks", &forks)? {
-            let name = entry.context("cannot list the forks", &forks)?.file_name();
-            ids.extend(name.to_str().and_then(|name| name.parse().ok()));
-        }
+        let names = calls::names(&forks).context("cannot list the forks", &forks)?;
+        let mut ids: Vec<Id> = names.iter().filter_map(|name| name.to_str()?.parse().ok()).collect();
         ids.sort();
         Ok(ids)
     }
@@ -179,7 +183,13 @@ fn is_ours(name: &std::ffi::OsStr) -> bool {
         || name.starts_with(b".tmp.")
 }
 
-fn check_version(text: &str, path: &Path) -> Result<()> {
+/// Whatever a path leads to, links followed.
+fn open(path: &Path) -> std::result::Result<OwnedFd, Errno> {
+    calls::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+}
+
+fn check_version(text: &[u8], path: &Path) -> Result<()> {
+    let text = std::str::from_utf8(text).unwrap_or_default();
     let version = text.strip_prefix(FORMAT).and_then(|rest| rest.trim_end().parse::<u32>().ok());
     match version {
         Some(CURRENT) => Ok(()),
@@ -193,6 +203,8 @@ fn check_version(text: &str, path: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]

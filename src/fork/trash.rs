@@ -3,13 +3,12 @@
 //! `trash/<id>.<n>` is being deleted; `trash/<id>` is a whole fork that waits to be restored.
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Dir, FileType, IFlags, OFlags};
+use rustix::fs::{FileType, IFlags, OFlags};
 use rustix::io::Errno;
 
 use super::{Id, Listed, Record, State, Store};
@@ -17,7 +16,7 @@ use crate::durable::{FileLock, Wait, sync_dir};
 use crate::error::{Context, Error, Kind, Result};
 use crate::fuse;
 use crate::server::MOUNT_KIND;
-use crate::sys::{At, Mount, Stat, mounts, open_root};
+use crate::sys::{At, Mount, Stat, calls, mounts, open_root};
 
 /// Moves a fork's directory into the trash, to be deleted. With `durable` it is when this returns, else before anything of
 /// it is deleted; gone already is success.
@@ -56,8 +55,7 @@ pub(super) fn keep(store: &Store, id: &Id) -> Result<()> {
 pub fn kept(store: &Store) -> Result<Vec<Listed>> {
     let trash = store.trash();
     let mut kept = Vec::new();
-    for entry in fs::read_dir(&trash).context("cannot list", &trash)? {
-        let name = entry.context("cannot list", &trash)?.file_name();
+    for name in calls::names(&trash).context("cannot list", &trash)? {
         let Some(id) = name.to_str().and_then(|name| name.parse::<Id>().ok()) else { continue };
         let missing = || Err(Error::new(Kind::Corrupt, "there is no record in").at(trash.join(&name)));
         let record = Record::read(&trash.join(&name)).and_then(|record| record.map_or_else(missing, Ok));
@@ -98,10 +96,10 @@ fn move_to_trash(store: &Store, from: &Path, id: &Id) -> Result<()> {
 
 fn rename_new(from: &Path, to: &Path) -> std::result::Result<(), Errno> {
     let flags = rustix::fs::RenameFlags::NOREPLACE;
-    match rustix::fs::renameat_with(rustix::fs::CWD, from, rustix::fs::CWD, to, flags) {
+    match calls::renameat_with(rustix::fs::CWD, from, rustix::fs::CWD, to, flags) {
         // A file system without the flag: a directory never replaces a directory with something in it, and an empty one
         // is no loss.
-        Err(Errno::INVAL) => rustix::fs::rename(from, to),
+        Err(Errno::INVAL) => calls::rename(from, to),
         other => other,
     }
 }
@@ -163,8 +161,7 @@ pub(super) fn end_mount(mount: &Mount) -> Result<()> {
 fn discarded(store: &Store) -> Result<Vec<PathBuf>> {
     let trash = store.trash();
     let mut paths = Vec::new();
-    for entry in fs::read_dir(&trash).context("cannot list", &trash)? {
-        let name = entry.context("cannot list", &trash)?.file_name();
+    for name in calls::names(&trash).context("cannot list", &trash)? {
         if name.to_str().is_some_and(|name| name.split_once('.').is_some_and(|(id, _)| id.parse::<Id>().is_ok())) {
             paths.push(trash.join(name));
         }
@@ -224,7 +221,7 @@ impl Level {
         const BATCH: usize = 4096;
         if self.batch.is_empty() {
             // Read from the start: what was there the last time is removed by now.
-            for entry in Dir::read_from(&self.dir)?.take(BATCH) {
+            for entry in calls::Dir::read_from(&self.dir)?.take(BATCH) {
                 let entry = entry?;
                 let name = OsStr::from_bytes(entry.file_name().to_bytes());
                 if name != "." && name != ".." {
@@ -264,7 +261,7 @@ fn enter(at: At<'_>, device: u64) -> io::Result<Level> {
 
 /// Makes a directory of ours writable to us; where that fails, the deletion in it will say why.
 fn writable(dir: BorrowedFd<'_>) {
-    let _ = rustix::fs::fchmod(dir, rustix::fs::Mode::from_raw_mode(0o700));
+    let _ = calls::fchmod(dir, rustix::fs::Mode::from_raw_mode(0o700));
 }
 
 /// Removes one entry. Immutable and append-only flags that a fork's user set go first.
@@ -283,8 +280,8 @@ fn remove(at: At<'_>, dir: bool) -> std::result::Result<(), Errno> {
 /// Clears what keeps an entry from being removed; whether that was it shows in the next try.
 fn unlock(at: At<'_>) {
     let clear = |fd: &OwnedFd| {
-        if let Ok(flags) = rustix::fs::ioctl_getflags(fd) {
-            let _ = rustix::fs::ioctl_setflags(fd, flags & !(IFlags::IMMUTABLE | IFlags::APPEND));
+        if let Ok(flags) = calls::ioctl_getflags(fd) {
+            let _ = calls::ioctl_setflags(fd, flags & !(IFlags::IMMUTABLE | IFlags::APPEND));
         }
     };
     if let Ok(parent) = crate::sys::reopen(at.dir, OFlags::RDONLY | OFlags::DIRECTORY) {
@@ -300,6 +297,7 @@ fn unlock(at: At<'_>) {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;

@@ -142,6 +142,13 @@ impl Manifest {
         Self::read_as(work, FILE)
     }
 
+    /// What an upper had in it from the beginning; `None` where that was nothing.
+    pub fn prepared(work: &Path) -> Result<Option<Self>> {
+        let path = work.join(PREPARED);
+        let there = calls::exists(&path).context("cannot look for", path)?;
+        there.then(|| Self::read_as(work, PREPARED)).transpose()
+    }
+
     /// The same under another name.
     pub fn read_as(work: &Path, name: &str) -> Result<Self> {
         let path = work.join(name);

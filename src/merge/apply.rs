@@ -31,8 +31,8 @@ use crate::sys::{Stat, Time, mount_id, open_root, reopen};
 pub struct Outcome {
     /// What was to be done, with the conflicts that kept it from happening.
     pub plan: Plan,
-    /// The parent is new. False for conflicts, and where there was nothing to do.
-    pub landed: bool,
+    /// The parent is new. `None` for conflicts, and where there was nothing to do.
+    pub landed: Option<Ending>,
     /// Everything of the fork is in the parent, so that it can go.
     pub complete: bool,
     /// The commit that both sides are at by now, where git was part of it: a fork that goes on counts from there.
@@ -91,7 +91,7 @@ pub fn merge(
     let prepared = prepare(source, options)?;
     prepared.check_idle()?;
     let Prepared { parent, repository, mut plan, git, elsewhere } = prepared;
-    let nothing = |plan: Plan, complete| Ok(Outcome { plan, landed: false, complete, base_ref: None });
+    let nothing = |plan: Plan, complete| Ok(Outcome { plan, landed: None, complete, base_ref: None });
     if !plan.conflicts.is_empty() {
         return nothing(plan, false);
     }
@@ -111,10 +111,13 @@ pub fn merge(
         elsewhere,
     };
     match job.run(&plan) {
-        Ok(()) => {
+        Ok(ending) => {
             let common = |git: &super::gitstep::GitStep| repository.as_ref().map(|repository| git.common(repository));
-            let base_ref = job.git.as_ref().and_then(common).transpose()?.flatten();
-            Ok(Outcome { plan, landed: true, complete, base_ref })
+            let base_ref = job.git.as_ref().and_then(common).transpose().unwrap_or_else(|e| {
+                log::warn!("which commit both sides are at now cannot be told: {e}");
+                None
+            });
+            Ok(Outcome { plan, landed: Some(ending), complete, base_ref: base_ref.flatten() })
         }
         Err(Stop::Failed(error)) => Err(error),
         Err(Stop::Changed(path)) => {
@@ -140,6 +143,15 @@ fn exclude_other_stores(parent: &Parent) -> Result<std::os::fd::OwnedFd> {
     }
 }
 
+/// How far a merge that has landed came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// To its end.
+    Over,
+    /// Its journal is left, for the next command to go on from. Until then the fork has to stand still.
+    Unfinished,
+}
+
 struct Job<'a> {
     source: &'a Source,
     /// The fork lives on afterwards: it is to be kept, or not everything of it lands.
@@ -155,7 +167,7 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    fn run(&self, plan: &Plan) -> std::result::Result<(), Stop> {
+    fn run(&self, plan: &Plan) -> std::result::Result<Ending, Stop> {
         let key = self.store.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let key = format!("{key}-{}", std::process::id());
         let mut journal = self.journal();
@@ -211,7 +223,7 @@ impl Job<'_> {
         journal.taken.clone_from(&layout.taken);
         journal.left.clone_from(&layout.left);
         journal.times = layout.times(self.source, self.parent, &plan.steps)?;
-        journal.times.extend(self.host_times(place, &journal.times));
+        journal.times.extend(self.host_times(place, &journal.times)?);
         journal.settle = plan.settle.clone();
         journal.index_lock = self.git.as_ref().is_some_and(super::gitstep::GitStep::locks_index);
         journal.write(self.store)?;
@@ -221,32 +233,39 @@ impl Job<'_> {
             Err(Errno::EXIST | Errno::ACCESS | Errno::PERM | Errno::ROFS) => return Ok(None),
             Err(e) => return Err(e).context("cannot stage in", place),
         }
-        Ok(Some((layout, open_root(place).context("cannot stage in", place)?)))
+        match open_root(place) {
+            Ok(stage) => Ok(Some((layout, stage))),
+            Err(e) => {
+                remove_stage(place)?;
+                Err(e).context("cannot stage in", place)
+            }
+        }
     }
 
     fn carry_out(
         &self,
         journal: Journal,
         (layout, stage): (Layout, std::os::fd::OwnedFd),
-    ) -> std::result::Result<(), Stop> {
+    ) -> std::result::Result<Ending, Stop> {
         let (parent, repository, store) = (self.parent, self.repository, self.store);
         let upper = Upper::open(&journal.upper).context("cannot open the upper layer", &journal.upper)?;
         let withdraw = |layer: &Path| self.keeper.withdraw(layer);
         let mut replay = Replay { parent, repository, stage, upper, store, withdraw: &withdraw, journal };
         let done = self.prepare_and_land(&mut replay, &layout);
         match done {
-            // Whatever fails now is cleared up by the next command: the parent is new.
             Ok(()) => {
-                self.keeper.landed(self.store, self.stays)?;
-                fault::point("merge.recorded").context("cannot record the merge of", &self.source.path)?;
-                replay.finish()?;
+                if let Err(e) = self.clear_up(&replay) {
+                    // The parent is new, and the journal says so: the next command goes on from here.
+                    log::warn!("the merge has landed; the next command clears up after it: {e}");
+                    return Ok(Ending::Unfinished);
+                }
                 if let (Some(_), Some(repository)) = (&self.git, repository) {
                     repository.refresh();
                 }
                 if self.stays {
                     replay.journal.note_span();
                 }
-                Ok(())
+                Ok(Ending::Over)
             }
             Err(stop) => {
                 replay.undo()?;
@@ -254,6 +273,12 @@ impl Job<'_> {
                 Err(stop)
             }
         }
+    }
+
+    fn clear_up(&self, replay: &Replay<'_>) -> Result<()> {
+        self.keeper.landed(self.store, self.stays)?;
+        fault::point("merge.recorded").context("cannot record the merge of", &self.source.path)?;
+        replay.finish()
     }
 
     fn prepare_and_land(&self, replay: &mut Replay<'_>, layout: &Layout) -> std::result::Result<(), Stop> {
@@ -271,7 +296,7 @@ impl Job<'_> {
         // The last moment at which nothing of the parent has changed.
         self.cancel.check()?;
         // As late as possible: what others do to these directories until then is not to be undone.
-        replay.note_times(&mut journal);
+        replay.note_times(&mut journal)?;
         journal.write(self.store)?;
         replay.journal = journal;
         replay.land(false)
@@ -288,14 +313,15 @@ impl Job<'_> {
     }
 
     /// The times of a directory of the parent that would hold the stage.
-    fn host_times(&self, place: &Path, known: &[Times]) -> Option<Times> {
-        let host = RelPath::new(place.parent()?.strip_prefix(&self.parent.path).ok()?)?;
+    fn host_times(&self, place: &Path, known: &[Times]) -> Result<Option<Times>> {
+        let below = place.parent().and_then(|host| host.strip_prefix(&self.parent.path).ok());
+        let Some(host) = below.and_then(RelPath::new) else { return Ok(None) };
         if known.iter().any(|times| times.after.0 == host) {
-            return None;
+            return Ok(None);
         }
-        let stat = self.parent.look(&host).ok()?.stat()?;
-        let times = (host, stat.atime, stat.mtime);
-        Some(Times { before: Some(times.clone()), after: times })
+        let found = self.parent.look(&host).context("cannot look at", host.as_path())?;
+        let times = found.stat().map(|stat| (host, stat.atime, stat.mtime));
+        Ok(times.map(|times| Times { before: Some(times.clone()), after: times }))
     }
 }
 
@@ -353,21 +379,24 @@ fn resume(mut journal: Journal, store: &Path, withdraw: Withdraw<'_>) -> Result<
         landed: journal.phase == Phase::Landed,
         keep: journal.keep,
     };
-    let Ok(stage) = open_root(&journal.stage) else {
+    let stage = match open_root(&journal.stage) {
+        Ok(stage) => stage,
         // Not yet made, or removed already: all that is left is the journal (and the lock of the index).
-        if journal.index_lock {
-            super::gitstep::unlock_index(&journal.parent, &journal.fork)?;
+        Err(Errno::NOENT | Errno::NOTDIR) => {
+            if journal.index_lock {
+                super::gitstep::unlock_index(&journal.parent, &journal.fork)?;
+            }
+            Journal::close(store)?;
+            return Ok(recovered);
         }
-        remove_stage(&journal.stage)?;
-        Journal::close(store)?;
-        return Ok(recovered);
+        Err(e) => return Err(e).context("cannot open the stage", &journal.stage),
     };
     let upper = Upper::open(&journal.upper).context("cannot open the upper layer", &journal.upper)?;
     let repository = repository.as_ref();
     let mut replay = Replay { parent: &parent, repository, stage, upper, store, withdraw, journal };
     match replay.journal.phase {
         Phase::Landed => replay.finish()?,
-        Phase::Ready if replay.touched().is_some() => {
+        Phase::Ready if replay.touched()? => {
             // Somebody has worked on with what had already landed: going back would throw that away.
             if let Err(stop) = replay.land(true) {
                 return Err(match stop {

@@ -13,14 +13,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::durable;
 use crate::error::{Context, Result};
+use crate::fork::JOURNALS;
 use crate::layer::ours::{self, Span};
 use crate::names::RelPath;
 use crate::sys::{At, Ident, Stat, Time, calls, open_root};
 
-/// The name of the journal in the directory that the store keeps for the parent.
-const FILE: &str = "journal.json";
-/// Its name once the parent is new.
-const LANDED: &str = "landed.json";
+/// The name of the journal in the directory that the store keeps for the parent, and its name once the parent is new.
+const FILE: &str = JOURNALS[0];
+const LANDED: &str = JOURNALS[1];
 
 /// How far the merge is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -209,8 +209,13 @@ impl Journal {
     pub(crate) fn land(&mut self, dir: &Path) -> Result<()> {
         let landed = dir.join(LANDED);
         calls::rename(&dir.join(FILE), &landed).context("cannot write", &landed)?;
+        if let Err(e) = durable::sync_dir(dir) {
+            // It may not be on the disk, so that it has not landed: what undoes it must not be taken for the end of it.
+            calls::rename(&landed, &dir.join(FILE)).context("cannot write", &landed)?;
+            return Err(e);
+        }
         self.phase = Phase::Landed;
-        durable::sync_dir(dir)
+        Ok(())
     }
 
     /// Writes it, durably.

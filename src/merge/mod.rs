@@ -38,7 +38,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-pub use apply::{Outcome, Recovered, lock_path, merge, recover};
+pub use apply::{Ending, Outcome, Recovered, lock_path, merge, recover};
 pub use content::{Content, diff};
 pub use overlap::{Overlap, overlaps};
 pub use plan::{Action, Conflict, Entry, LeftOut, ObjectType, Omission, Plan};
@@ -48,9 +48,9 @@ pub use text::merge as merge_text;
 use crate::durable::CancelToken;
 use crate::error::{Context, Result};
 use crate::layer::hidden::Hide;
-use crate::layer::manifest::{Manifest, PREPARED};
+use crate::layer::manifest::Manifest;
 use crate::names::RelPath;
-use crate::sys::{At, Time, open_beneath, open_root};
+use crate::sys::{At, Time, calls, open_beneath, open_root};
 
 /// A system call's result.
 type Os<T> = std::result::Result<T, Errno>;
@@ -132,8 +132,7 @@ impl Source {
 impl Source {
     /// What was in the upper from the beginning, if anything.
     fn prepared(&self) -> Result<Option<Manifest>> {
-        let work = self.upper_path.with_file_name("work");
-        if work.join(PREPARED).exists() { Manifest::read_as(&work, PREPARED).map(Some) } else { Ok(None) }
+        Manifest::prepared(&self.upper_path.with_file_name("work"))
     }
 }
 
@@ -196,7 +195,7 @@ fn prepare(source: &Source, options: &Options) -> Result<Prepared> {
     // Where the base is gone, nothing stands in for it: the work can still be brought to another tree.
     let nothing;
     let base = match parent::Parent::open(&source.base) {
-        Err(_) if other.is_some() && !source.base.exists() => {
+        Err(_) if other.is_some() && calls::exists(&source.base) == Ok(false) => {
             nothing = scratch::Scratch::new("nothing")?;
             parent::Parent::open(&nothing.0)?
         }

@@ -109,7 +109,12 @@ impl Parent {
             Ok(stat) => Ok(Found::There(stat)),
             Err(Errno::NOENT) => {
                 let parent = path.parent().unwrap_or_default();
-                Ok(if self.dir(&parent).is_ok() { Found::Absent } else { Found::Blocked(Reason::NoDirectory) })
+                match self.dir(&parent) {
+                    Ok(_) => Ok(Found::Absent),
+                    Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(Found::Blocked(Reason::NoDirectory)),
+                    Err(Errno::XDEV) => Ok(Found::Blocked(Reason::OtherFileSystem)),
+                    Err(e) => Err(e),
+                }
             }
             Err(Errno::NOTDIR | Errno::LOOP) => Ok(Found::Blocked(Reason::NoDirectory)),
             Err(Errno::XDEV) => Ok(Found::Blocked(Reason::OtherFileSystem)),

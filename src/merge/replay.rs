@@ -34,7 +34,7 @@ use crate::durable::{fault, sync_fd};
 use crate::error::{Context, Error, Kind, Result};
 use crate::layer::marks;
 use crate::names::RelPath;
-use crate::sys::{At, calls, open_root};
+use crate::sys::{At, Stat, calls, open_root};
 pub(crate) use slot::Upper;
 use slot::Waiting;
 
@@ -131,12 +131,13 @@ impl Replay<'_> {
     }
 
     fn is_taken(&self, op: &Op) -> Result<bool> {
-        let is_new = |path: &RelPath, new: &Seen| {
-            self.parent.with(path, |at| at.stat()).is_ok_and(|there| there.ident() == new.ident)
-        };
         Ok(match op {
-            Op::Detach { slot, .. } => self.slot(slot).stat().is_ok(),
-            Op::Swap { path, new, .. } | Op::Attach { path, new, .. } => is_new(path, new),
+            Op::Detach { path, slot, .. } => {
+                self.slot(slot).try_stat().context("cannot look at", path.as_path())?.is_some()
+            }
+            Op::Swap { path, new, .. } | Op::Attach { path, new, .. } => {
+                self.there(path)?.is_some_and(|there| there.ident() == new.ident)
+            }
             Op::Attributes { .. } => false,
             Op::Ref { name, after, .. } => match self.repository {
                 Some(repository) => repository.read_ref(name)? == *after,
@@ -147,6 +148,14 @@ impl Replay<'_> {
                 None => true,
             },
         })
+    }
+
+    /// What is at a path of the parent; `None` where nothing is.
+    fn there(&self, path: &RelPath) -> Result<Option<Stat>> {
+        match self.parent.with(path, |at| at.try_stat()) {
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+            other => other.context("cannot look at", path.as_path()),
+        }
     }
 
     fn slot<'s>(&'s self, slot: &'s str) -> At<'s> {
@@ -192,7 +201,7 @@ impl Replay<'_> {
 
     /// Notes the present times of the directories that are going to change. Those of the one that holds the stage have
     /// been changed by that already.
-    pub(crate) fn note_times(&self, journal: &mut Journal) {
+    pub(crate) fn note_times(&self, journal: &mut Journal) -> Result<()> {
         self.parent.forget();
         let host = self.host();
         for times in &mut journal.times {
@@ -200,11 +209,12 @@ impl Replay<'_> {
             if host.as_ref() == Some(path) {
                 continue;
             }
-            if let Some(stat) = self.parent.look(path).ok().and_then(super::parent::Found::stat) {
+            if let Some(stat) = self.parent.look(path).context("cannot look at", path.as_path())?.stat() {
                 (*atime, *mtime) = (stat.atime, stat.mtime);
                 times.after.2 = times.after.2.max(stat.mtime);
             }
         }
+        Ok(())
     }
 
     fn set_times(&self, times: &Times, back: bool) -> Os<()> {

@@ -48,7 +48,8 @@ pub(crate) fn settle(journal: &Journal, parent: &Parent) -> Result<()> {
         return Ok(());
     }
     let work = journal.upper.with_file_name("work");
-    if work.join(manifest::FILE).exists() {
+    let list = work.join(manifest::FILE);
+    if calls::exists(&list).context(cannot, &list)? {
         return super::copied::settle(&journal.upper, &work, parent);
     }
     for path in &journal.settle.trim {

@@ -285,9 +285,17 @@ impl Layout {
                 Draft::Attributes { .. } => None,
             };
             let Some((before, after)) = pair.filter(|(_, after)| seen.insert(after.clone())) else { continue };
-            let present = before.and_then(|dir| Some((parent.look(&dir).ok()?.stat()?, dir)));
-            let upper = open_beneath(&source.upper, &after, OFlags::PATH | OFlags::DIRECTORY);
-            let upper = upper.ok().and_then(|fd| Stat::of(fd.as_fd()).ok());
+            let look = |dir: RelPath| match parent.look(&dir).context("cannot look at", dir.as_path())?.stat() {
+                Some(stat) => Ok::<_, Error>(Some((stat, dir))),
+                None => Ok(None),
+            };
+            let present = before.map_or(Ok(None), look)?;
+            let upper = match upper_dir(source, &after) {
+                Ok(stat) => Some(stat),
+                // Nothing in it changed.
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => None,
+                Err(e) => return Err(e).context("cannot look at the fork's", after.as_path()),
+            };
             let old = present.as_ref().map(|(stat, _)| stat.mtime);
             let Some(mtime) = upper.map(|stat| stat.mtime).max(old) else { continue };
             let atime = present.as_ref().map_or(mtime, |(stat, _)| stat.atime);

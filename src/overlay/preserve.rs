@@ -42,9 +42,9 @@ impl Overlay {
     }
 
     /// What an object of the base shows, which may have got a name in a preserved layer: as it was before, as long as
-    /// nothing but that has changed.
+    /// nothing but that has changed. One that was preserved may have got a name before, for a merge that was undone.
     pub(super) fn without_our_names(&self, layer: &Layer, stat: Stat) -> Stat {
-        if layer.marked {
+        if layer.marked && !layer.is_preserved() {
             return stat;
         }
         let same = |old: &Stat| (old.mode, old.size, old.mtime) == (stat.mode, stat.size, stat.mtime);

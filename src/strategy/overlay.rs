@@ -1,9 +1,10 @@
 //! A fork as a FUSE overlay mount: an empty upper over the base, served by the store's server.
 
-use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use super::{Guarantees, Made, Site, Strategy, Way, Wishes, elsewhere};
 use crate::error::{Context, Error, Kind, Result};
@@ -13,7 +14,7 @@ use crate::layer::blocks;
 use crate::layer::manifest::{Difference, Manifest, PREPARED};
 use crate::layer::marks::DirMarks;
 use crate::server::{Client, Layer, MountSpec};
-use crate::sys::{At, mounts, open_root};
+use crate::sys::{At, calls, mounts, open_root};
 
 /// The overlay strategy.
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,12 +40,8 @@ impl Overlay {
     /// Completes the large files of a fork that is not mounted, so that its upper says all that was written.
     pub fn settle(site: &Site) -> Result<()> {
         let maps = site.work().join(blocks::DIR);
-        let pending = match fs::read_dir(&maps) {
-            Ok(mut entries) => entries.next().is_some(),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => false,
-            Err(e) => return Err(e).context("cannot list", maps),
-        };
-        if pending { Client::new(&site.store).settle(&Self::spec(site)) } else { Ok(()) }
+        let pending = calls::names_if_any(&maps).context("cannot list", maps)?;
+        if pending.is_empty() { Ok(()) } else { Client::new(&site.store).settle(&Self::spec(site)) }
     }
 }
 
@@ -75,7 +72,7 @@ impl Strategy for Overlay {
         let fixes = own::fixes(&site.base, &site.tree(), &own::likely_tops(&site.base))?;
         if !fixes.is_empty() {
             // Before the first of them, so that an upper with something in it is never taken for work done in the fork.
-            fs::write(site.work().join(PREPARED), "").context("cannot write in", site.work())?;
+            calls::File::create(&site.work().join(PREPARED)).context("cannot write in", site.work())?;
             elsewhere::in_upper(&fixes, &site.base, &site.upper(), true)?;
             Manifest::of(&site.upper())?.write_as(&site.work(), PREPARED)?;
         }
@@ -101,14 +98,14 @@ impl Strategy for Overlay {
     }
 
     fn is_changed(&self, site: &Site) -> Result<Option<bool>> {
-        if site.work().join(PREPARED).exists() {
+        if let Some(prepared) = Manifest::prepared(&site.work())? {
             let upper = site.upper();
-            let differences = Manifest::read_as(&site.work(), PREPARED)?.compare(&upper)?;
+            let differences = prepared.compare(&upper)?;
             return Ok(Some(differences.iter().any(|difference| !only_leads_there(&upper, difference))));
         }
         let upper = site.upper();
-        let mut entries = fs::read_dir(&upper).context("cannot list", &upper)?;
-        Ok(Some(entries.next().is_some()))
+        let names = calls::names(&upper).context("cannot list", &upper)?;
+        Ok(Some(!names.is_empty()))
     }
 
     fn revive(&self, site: &Site) -> Result<()> {
@@ -124,19 +121,16 @@ fn only_leads_there(upper: &Path, difference: &Difference) -> bool {
 }
 
 fn make(dir: &Path) -> Result<()> {
-    match DirBuilder::new().mode(0o700).create(dir) {
-        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(e).context("cannot make the directory", dir),
-        _ => Ok(()),
-    }
+    calls::make_dirs(dir, Mode::RWXU).context("cannot make the directory", dir)
 }
 
 /// Whether this machine has FUSE and some way to mount it; whether that way works shows when it is tried.
 fn fuse_is_there(private_mount: bool) -> Result<()> {
     let lacks = |what: String| Error::new(Kind::Unavailable, what);
-    match std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+    match calls::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
         Ok(_) => {}
         // The set-user-id helper opens it with the user's own rights, too.
-        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+        Err(Errno::ACCESS | Errno::PERM) => {
             return Err(
                 lacks("/dev/fuse is closed to this user".into()).remedy("have root open it: chmod 666 /dev/fuse")
             );
@@ -154,8 +148,8 @@ fn fuse_is_there(private_mount: bool) -> Result<()> {
 /// Whether the store's file system keeps the attributes by which an upper says what it hides.
 fn takes_marks(dir: &Path) -> Result<()> {
     let unused = rustix::fs::XattrFlags::empty();
-    match rustix::fs::lsetxattr(dir, "user.overlay.opaque", b"y", unused) {
-        Ok(()) => rustix::fs::lremovexattr(dir, "user.overlay.opaque").context("cannot remove an attribute of", dir),
+    match calls::lsetxattr(dir, "user.overlay.opaque", b"y", unused) {
+        Ok(()) => calls::lremovexattr(dir, "user.overlay.opaque").context("cannot remove an attribute of", dir),
         Err(e) => Err(Error::new(Kind::Unavailable, "the store's file system keeps no user attributes")
             .because(io::Error::from(e))
             .remedy("put the store on another file system with --store or TREEFORK_STORE")),

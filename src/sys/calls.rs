@@ -7,19 +7,21 @@
 
 mod dir;
 mod file;
+mod path;
 
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::ffi::CString;
 use rustix::fs::{
-    AtFlags, FallocateFlags, FileType, FlockOperation, Gid, Mode, OFlags, RenameFlags, ResolveFlags, SeekFrom, StatVfs,
-    Statx, StatxFlags, Timestamps, Uid, XattrFlags,
+    Access, AtFlags, FallocateFlags, FileType, FlockOperation, Gid, IFlags, Mode, OFlags, RenameFlags, ResolveFlags,
+    SeekFrom, StatVfs, Statx, StatxFlags, Timestamps, Uid, XattrFlags,
 };
 use rustix::io::{Errno, Result};
 use rustix::path::Arg;
 
 pub use dir::Dir;
 pub use file::File;
+pub use path::{exists, make_dirs, names, names_if_any};
 
 use super::fault::{self, Outcome};
 
@@ -82,6 +84,7 @@ calls! {
     fs::rmdir(path: impl Arg + Copy) -> ();
     fs::unlink(path: impl Arg + Copy) -> ();
     fs::rename(path: impl Arg + Copy, to: impl Arg + Copy) -> ();
+    fs::accessat(dir: impl AsFd + Copy, path: impl Arg + Copy, access: Access, flags: AtFlags) -> ();
     fs::chmod(path: impl Arg + Copy, mode: Mode) -> ();
     fs::fchmod(fd: impl AsFd + Copy, mode: Mode) -> ();
     fs::fchown(fd: impl AsFd + Copy, owner: Option<Uid>, group: Option<Gid>) -> ();
@@ -99,6 +102,8 @@ calls! {
     fs::seek(fd: impl AsFd + Copy, to: SeekFrom) -> u64;
     fs::ftruncate(fd: impl AsFd + Copy, size: u64) -> ();
     fs::fallocate(fd: impl AsFd + Copy, mode: FallocateFlags, offset: u64, len: u64) -> ();
+    fs::ioctl_getflags(fd: impl AsFd + Copy) -> IFlags;
+    fs::ioctl_setflags(fd: impl AsFd + Copy, flags: IFlags) -> ();
     fs::ioctl_ficlone(fd: impl AsFd + Copy, from: impl AsFd + Copy) -> ();
     fs::flock(fd: impl AsFd + Copy, operation: FlockOperation) -> ();
     fs::fsync(fd: impl AsFd + Copy) -> ();

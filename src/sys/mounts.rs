@@ -5,6 +5,10 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags};
+
+use super::calls;
+
 /// One mount of this process's mount namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
@@ -33,7 +37,10 @@ impl Mount {
 pub fn mounts() -> io::Result<Vec<Mount>> {
     // Room from the beginning: the kernel writes the table anew for each read.
     let mut text = Vec::with_capacity(64 * 1024);
-    std::fs::File::open("/proc/self/mountinfo")?.read_to_end(&mut text)?;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let table = calls::open("/proc/self/mountinfo", flags, Mode::empty())?;
+    // How often it is read depends on how much others have mounted: no point for faults, which are counted.
+    std::fs::File::from(table).read_to_end(&mut text)?;
     Ok(text.split(|&b| b == b'\n').filter_map(parse).collect())
 }
 

@@ -4,6 +4,7 @@
 
 pub(crate) mod cli;
 pub(crate) mod env;
+pub(crate) mod faults;
 pub(crate) mod fork;
 pub(crate) mod image;
 pub(crate) mod mounts;

@@ -3,6 +3,7 @@
 mod again;
 mod concurrency;
 mod everywhere;
+mod faults;
 mod format;
 mod gc;
 mod killed;
@@ -19,8 +20,7 @@ use crate::common::Treefork;
 
 /// What is in the store's directory `name`.
 fn listed(treefork: &Treefork, name: &str) -> Vec<String> {
-    let dir = treefork.env().store().join(name);
-    let entries = std::fs::read_dir(&dir).into_iter().flatten();
+    let entries = std::fs::read_dir(treefork.store().join(name)).into_iter().flatten();
     let mut names: Vec<String> =
         entries.map(|entry| entry.expect("listable").file_name().to_string_lossy().into_owned()).collect();
     names.sort();

@@ -23,14 +23,21 @@ fn a_failure_at_any_step_leaves_the_parent_old_or_new() {
             (work, before, wanted)
         });
         let rule = format!("merge.*:fail={}@{n}", libc::ENOSPC);
-        let done = work.treefork.command(["merge", "w"]).env("TREEFORK_FAULT", rule).done();
-        if done.status.success() {
+        let log = work.treefork.env().join("points");
+        let _ = std::fs::remove_file(&log);
+        let mut merge = work.treefork.command(["merge", "w"]);
+        let done = merge.env("TREEFORK_FAULT", rule).env("TREEFORK_FAULT_LOG", &log).done();
+        let points = std::fs::read_to_string(&log).expect("points are logged");
+        if points.lines().filter(|point| point.starts_with("merge.")).count() < n {
+            assert!(done.status.success(), "{}", done.complaint());
             break;
         }
         assert!(done.complaint().contains("No space left"), "{}", done.complaint());
         // What could not be cleared up is cleared up by the next command.
         work.treefork.ok(["list"]);
         let now = Tree::at(&work.base);
+        // Once it has landed it has succeeded, and says what is left to do.
+        assert_eq!(done.status.success(), now == wanted, "{}", done.complaint());
         if now == wanted {
             new += 1;
         } else {

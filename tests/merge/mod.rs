@@ -1,6 +1,7 @@
 //! Merging: the matrix of verdicts, git, crashes at every step, failures in the middle, concurrency, odd names.
 
 mod basics;
+mod calls;
 mod crash;
 mod faults;
 mod git;

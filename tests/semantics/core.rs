@@ -137,7 +137,8 @@ impl<'a> Core<'a> {
             Lookup::Found(entry) => {
                 let entry = self.hold(parent, entry);
                 let attr = self.attr(entry.node)?;
-                let same = Attr { atime: attr.atime, ..entry.attr };
+                // Blocks are allocated when the disk is written, which may be between the two.
+                let same = Attr { atime: attr.atime, blocks: attr.blocks, ..entry.attr };
                 assert_eq!(same, attr, "lookup and getattr of {name:?} disagree");
                 Ok(Some(entry))
             }

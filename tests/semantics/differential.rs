@@ -17,6 +17,7 @@ use super::ops::Op;
 use super::random::{Known, Maker};
 use super::rng::Rng;
 use super::show::{Outcome, done, short};
+use crate::common::faults::said;
 use crate::common::{Fs, Image, Look, Run, Tree, assert_same};
 
 /// Operations in one episode: enough to meet what earlier ones did, few enough that the base still matters.
@@ -197,11 +198,6 @@ fn compare_trees(plain: &mut dyn Engine, fork: &mut dyn Engine) -> Option<String
     let lines: Vec<String> =
         differ.take(5).map(|(path, (a, b))| format!("{path:?}\n  expected {a}\n  got      {b}")).collect();
     if lines.is_empty() { None } else { Some(format!("the trees differ:\n{}", lines.join("\n"))) }
-}
-
-pub(super) fn said(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without words".into())
 }
 
 /// Drops operations for as long as what is left still fails.

@@ -13,23 +13,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rustix::io::Errno;
 use treefork::overlay::{FdCache, Overlay};
-use treefork::sys::fault::{Action, Rule, scoped};
+use treefork::sys::fault::Action;
 
 use super::core::InProcess;
-use super::differential::{Forks, Site, pin_times, said, tick};
+use super::differential::{Forks, Site, pin_times, tick};
 use super::engine::{Dir, Engine};
 use super::ops::{Alloc, How, Move, Op, Put, When};
 use super::show::{Outcome, short};
+use crate::common::faults::{FAULTS, all_asked_for, applies, counted, is_harmless, said, with_fault};
 use crate::common::{Look, TempTree, assert_same};
-
-const FAULTS: [Action; 6] = [
-    Action::Fail(libc::EIO),
-    Action::Fail(libc::ENOSPC),
-    Action::Fail(libc::EDQUOT),
-    Action::Fail(libc::EMFILE),
-    Action::Fail(libc::EINTR),
-    Action::Short,
-];
 
 /// The base of every operation.
 fn base() -> Vec<Op> {
@@ -177,18 +169,10 @@ impl Rig {
     }
 }
 
-/// Only calls that move bytes can be cut short.
-fn applies(fault: Action, call: &str) -> bool {
-    fault != Action::Short || ["read", "pread", "write", "pwrite", "copy_file_range"].contains(&&call[4..])
-}
-
 /// Whether it is the turn of the `m`-th fault in the `n`-th call.
 fn turn(m: usize, n: usize) -> bool {
     let (first, last) = (0, FAULTS.len() - 1);
-    m == first
-        || m == last
-        || m == 1 + n % (last - 1)
-        || std::env::var_os("TREEFORK_FAULTS").is_some_and(|v| v == "all")
+    m == first || m == last || m == 1 + n % (last - 1) || all_asked_for()
 }
 
 /// What an operation is without faults.
@@ -204,7 +188,7 @@ fn clean(rig: &Rig, first: &[Op], op: &Op) -> Clean {
     let (mut before, mut after) = (Snapshot::new(), Snapshot::new());
     rig.fresh(first, |engine| before = engine.snapshot());
     rig.fresh(first, |engine| {
-        (outcome, calls) = scoped(vec![Rule::new("sys.*", Action::Short, u64::MAX)], || engine.apply(op));
+        (outcome, calls) = counted(|| engine.apply(op));
         after = engine.snapshot();
     });
     assert!(outcome.is_ok(), "{op:?}: {}", short(&outcome));
@@ -214,12 +198,11 @@ fn clean(rig: &Rig, first: &[Op], op: &Op) -> Clean {
 /// One fault in one call, which is `call`.
 fn one(rig: &Rig, (name, first, op): &Case, clean: &Clean, nth: usize, call: &str, fault: Action, retry_first: bool) {
     rig.fresh(first, |engine| {
-        let (outcome, passed) = scoped(vec![Rule::new("sys.*", fault, nth as u64)], || engine.apply(op));
+        let (outcome, passed) = with_fault(fault, nth, || engine.apply(op));
         assert_eq!(passed.get(nth - 1), Some(&call), "{name}: not the calls that were counted");
-        let harmless = matches!(fault, Action::Short | Action::Fail(libc::EINTR));
         match (&outcome, fault) {
             (Ok(_), _) => assert_eq!(outcome, clean.outcome),
-            (Err(e), Action::Fail(errno)) if !harmless => assert_eq!(e.raw_os_error(), errno),
+            (Err(e), Action::Fail(errno)) if !is_harmless(fault) => assert_eq!(e.raw_os_error(), errno),
             (Err(e), _) => panic!("answered {e}"),
         }
         // A time that could not be put back keeps no operation from succeeding.
@@ -341,12 +324,12 @@ fn a_start_survives_a_fault_in_every_call() {
     'calls: for nth in 1.. {
         for fault in FAULTS {
             let config = make();
-            let (made, passed) = scoped(vec![Rule::new("sys.*", fault, nth)], || Overlay::new(config));
-            if (passed.len() as u64) < nth {
+            let (made, passed) = with_fault(fault, nth, || Overlay::new(config));
+            if passed.len() < nth {
                 break 'calls;
             }
             faults += 1;
-            let at = format!("{fault:?} in call {nth} ({})", passed[nth as usize - 1]);
+            let at = format!("{fault:?} in call {nth} ({})", passed[nth - 1]);
             match (made.map(drop), fault) {
                 (Ok(()), _) => {}
                 (Err(e), Action::Fail(errno)) if errno != libc::EINTR => assert_eq!(e.raw_os_error(), errno, "{at}"),

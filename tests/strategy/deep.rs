@@ -56,7 +56,7 @@ fn a_git_directory_that_is_made_later_is_no_change() {
     assert_eq!(treefork.ok(["diff", "deep", "--name-status"]).text(), "");
     let dir = fork.parent().expect("in the store");
     let record = Record::read(dir).expect("readable").expect("there");
-    let changed = || Overlay.is_changed(&record.site(treefork.store(), dir)).expect("readable");
+    let changed = || Overlay.is_changed(&record.site(treefork.store(), dir).expect("readable")).expect("readable");
     std::fs::read(tree.join(".git/HEAD")).expect("there");
     assert_eq!(changed(), Some(false));
     env.sh(&tree, "echo work > a.txt");

@@ -66,7 +66,7 @@ impl Check {
     pub(in super::super) fn run(self, context: &Context) -> Result<u8> {
         let forks = Forks::open(context.store_of(&self.fork)?)?;
         let record = forks.find(&self.fork)?;
-        let guard = Guard::new(target(&forks, &record))?;
+        let guard = Guard::new(target(&forks, &record)?)?;
         let here = std::env::current_dir().unwrap_or_else(|_| Path::new("/").to_path_buf());
         let cwd = self.cwd.map_or_else(|| guard.root().join(&record.subdir), |cwd| here.join(cwd));
         let judge = |path: &Path| -> Result<Judged> {

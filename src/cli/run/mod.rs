@@ -209,7 +209,7 @@ fn in_fork(forks: &Forks, record: &Record, mut job: run::Job, signals: &signals:
         output::note(&format!("{caveat}; --isolation cwd lets it write"));
     }
     let terminal = signals::Terminal::remember();
-    let mut target = target(forks, record);
+    let mut target = target(forks, record)?;
     observe(&mut target, forks, record, &mut job.environment);
     signals.expect();
     let running = run::start(target, job).inspect_err(|_| signals.rest())?;

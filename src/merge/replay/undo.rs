@@ -72,11 +72,7 @@ impl Replay<'_> {
             }
             Op::Swap { path, slot, new, direct, .. } => self.unswap(path, slot, new, *direct),
             Op::Attach { path, slot, new, direct } => {
-                let there = match self.parent.with(path, |at| at.try_stat()) {
-                    Ok(there) => there,
-                    Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => None,
-                    Err(e) => return Err(e).context(cannot, path.as_path()),
-                };
+                let there = self.there(path)?;
                 if there.is_none_or(|stat| stat.ident() != new.ident) {
                     return Ok(());
                 }
@@ -101,11 +97,7 @@ impl Replay<'_> {
         let waiting = self.waiting(path, slot, direct);
         let aside = aside(slot);
         let ours = |stat: &Stat| stat.ident() == new.ident;
-        let there = match self.parent.with(path, |at| at.try_stat()) {
-            Ok(there) => there,
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => None,
-            Err(e) => return Err(e).context(cannot, path.as_path()),
-        };
+        let there = self.there(path)?;
         let is_new = there.as_ref().is_some_and(ours);
         if self.slot(&aside).try_stat().context(cannot, path.as_path())?.is_some() {
             if is_new {
@@ -132,14 +124,15 @@ impl Replay<'_> {
     }
 
     /// Whether somebody changed what was already renamed into the parent: undoing would throw that away.
-    pub(crate) fn touched(&self) -> Option<RelPath> {
-        self.journal.ops.iter().find_map(|op| match op {
-            Op::Swap { path, new, .. } | Op::Attach { path, new, .. } => {
-                let there = self.parent.with(path, |at| at.stat()).ok()?;
-                (there.ident() == new.ident && !new.is(&there)).then(|| path.clone())
+    pub(crate) fn touched(&self) -> Result<bool> {
+        for op in &self.journal.ops {
+            if let Op::Swap { path, new, .. } | Op::Attach { path, new, .. } = op
+                && self.there(path)?.is_some_and(|there| there.ident() == new.ident && !new.is(&there))
+            {
+                return Ok(true);
             }
-            _ => None,
-        })
+        }
+        Ok(false)
     }
 
     fn unset_ref(&self, name: &str, before: Option<&str>, after: Option<&str>) -> Result<()> {

@@ -17,6 +17,12 @@ impl File {
         super::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(Self)
     }
 
+    /// Makes an empty file that only its owner may use, for writing; one that is there is emptied.
+    pub fn create(path: &Path) -> Result<Self> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+        super::open(path, flags, Mode::RUSR | Mode::WUSR).map(Self)
+    }
+
     /// The whole content of the file at `path`.
     pub fn read(path: &Path) -> Result<Vec<u8>> {
         Self::open(path)?.rest()

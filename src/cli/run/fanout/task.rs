@@ -153,7 +153,7 @@ impl<'a> Task<'a> {
         if self.shared.stop.load(Ordering::SeqCst) {
             return Err(Error::new(Kind::Cancelled, "ended before it began"));
         }
-        let mut target = target(&self.shared.forks, record);
+        let mut target = target(&self.shared.forks, record)?;
         observe(&mut target, &self.shared.forks, record, &mut job.environment);
         let running = run::start(target, job)?;
         self.shared.began(self.row.n, running.handle());
