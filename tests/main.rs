@@ -16,6 +16,7 @@ mod jobs;
 mod life;
 mod merge;
 mod mount;
+mod quota;
 mod run;
 mod semantics;
 mod siblings;

@@ -11,7 +11,7 @@ use super::{
 use crate::error::{Error, Kind, Result};
 use crate::fork::{Forks, Id, LABEL_MAX, Label, Record, Request, Store};
 use crate::git::{Git, Repo};
-use crate::strategy::{Way, Wishes};
+use crate::strategy::{Limits, Way};
 
 /// Makes a runner for the root of a fork; `None` for a fork without a shell.
 type RunnerFactory = dyn Fn(&Path) -> Result<Option<Arc<dyn CommandRunner>>> + Send + Sync;
@@ -31,6 +31,7 @@ pub struct Builder {
     store: Option<PathBuf>,
     force_copy: bool,
     dirty_overlay: bool,
+    limits: Limits,
     runner: Runner,
     workspace: Option<Arc<WorkspaceFactory>>,
 }
@@ -58,6 +59,23 @@ impl Builder {
     #[must_use]
     pub fn dirty_overlay(mut self) -> Self {
         self.dirty_overlay = true;
+        self
+    }
+
+    /// Limits what each fork may take on the disk, in bytes. What would go beyond it fails in the fork with `EDQUOT`.
+    ///
+    /// Overlays keep limits, and nothing else does: where no overlay can be made, or a linked work tree would be (see
+    /// [`force_copy`](Self::force_copy)), there is no fork but an error.
+    #[must_use]
+    pub fn max_size(mut self, bytes: u64) -> Self {
+        self.limits.max_size = Some(bytes);
+        self
+    }
+
+    /// Limits how many objects each fork may make or change: files, directories, links. As of [`max_size`](Self::max_size).
+    #[must_use]
+    pub fn max_files(mut self, files: u64) -> Self {
+        self.limits.max_files = Some(files);
         self
     }
 
@@ -117,9 +135,10 @@ impl Forker {
 
     fn request(&self, base: &Path) -> Result<Request> {
         let mut request = Request::new(base)?;
+        request.wishes.limits = self.options.limits;
         if !self.options.force_copy && has_commit(base)? {
             request.strategy = Some(Way::Worktree);
-            request.wishes = Wishes { dirty: self.options.dirty_overlay, ..Wishes::default() };
+            request.wishes.dirty = self.options.dirty_overlay;
         }
         Ok(request)
     }

@@ -17,7 +17,7 @@ use crate::config::{self, Settings};
 use crate::error::{Error, Kind, Result};
 use crate::fork::{Created, Forks, Id, Label, Owner, Request, Store, status, trash};
 use crate::server::this_program;
-use crate::strategy::{Hide, Progress, Symlinks, Way, Wishes};
+use crate::strategy::{Hide, Limits, Progress, Symlinks, Way, Wishes};
 
 /// Arguments of `create`.
 #[derive(Args)]
@@ -36,6 +36,8 @@ pub(super) struct Create {
     agent: Option<String>,
     #[command(flatten)]
     way: Choice,
+    #[command(flatten)]
+    quota: Quota,
     /// What to do with symbolic links [default: keep]
     #[arg(long, value_enum)]
     symlinks: Option<Links>,
@@ -93,6 +95,27 @@ impl Choice {
             Some(config::Wanted::Way(way)) => Some(way),
         };
         self.strategy.map_or(set, Wanted::way)
+    }
+}
+
+/// The options for what a fork may take on the disk.
+#[derive(Args, Clone, Copy)]
+pub(super) struct Quota {
+    /// What the fork may take on the disk: 64K, 512M, 10G
+    #[arg(long, value_name = "SIZE", value_parser = config::size)]
+    max_size: Option<u64>,
+    /// How many files, directories and links the fork may make or change
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    max_files: Option<u64>,
+}
+
+impl Quota {
+    /// What is asked for here or in the settings.
+    pub(super) fn limits(self, settings: &Settings) -> Limits {
+        Limits {
+            max_size: self.max_size.or(settings.limits.max_size),
+            max_files: self.max_files.or(settings.limits.max_files),
+        }
     }
 }
 
@@ -169,6 +192,7 @@ impl Create {
         };
         let wishes = Wishes {
             hide: Hide { symlinks, ..Hide::default() },
+            limits: self.quota.limits(settings),
             dirty: self.dirty,
             progress: progress(),
             ..Wishes::default()

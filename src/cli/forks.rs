@@ -118,6 +118,18 @@ fn changes(status: &Status) -> Option<String> {
     })
 }
 
+/// What counts against the limits of a fork, and what they are; nothing for one that has none.
+fn limits(status: &Status) -> String {
+    let limits = status.record.limits;
+    let bytes = |n: u64| indicatif::HumanBytes(n).to_string();
+    let of = |used: Option<u64>, most: Option<u64>, say: &dyn Fn(u64) -> String| {
+        most.map(|most| format!("{} of {}", used.map_or("?".into(), say), say(most)))
+    };
+    let size = of(status.used_bytes, limits.max_size, &bytes);
+    let files = of(status.used_files, limits.max_files, &|n| n.to_string()).map(|files| format!("{files} files"));
+    size.into_iter().chain(files).collect::<Vec<_>>().join(", ")
+}
+
 /// An age in its largest unit.
 fn age(seconds: u64) -> String {
     match seconds {
@@ -202,6 +214,7 @@ fn show(status: &Status) -> String {
     row("made", format!("{} ({} ago)", timestamp(record.created_at), age(status.age_seconds)));
     row("owner", owner(status));
     row("size", indicatif::HumanBytes(status.upper_bytes).to_string());
+    row("limits", limits(status));
     row("changes", changes(status).unwrap_or_default());
     row("kept from gc", if record.keep { "yes".into() } else { String::new() });
     let set =

@@ -159,12 +159,15 @@ fn prepare_process() -> Result<()> {
 
 /// Mounts what the words ask for.
 fn mount(point: &Path, words: Words, source: Option<OsString>) -> Result<(Session, Arc<Overlay>, Option<Arc<Watch>>)> {
-    let Words { lower, upper, work, image, set, clear, allow_other, source: fsname, threads, .. } = words;
+    let Words { lower, upper, work, image, set, clear, allow_other, source: fsname, threads, limits, .. } = words;
     if lower.is_empty() {
         return Err(Error::new(Kind::Usage, "no lowerdir=").remedy("name at least one directory to mount"));
     }
     if upper.is_some() != work.is_some() {
         return Err(Error::new(Kind::Usage, "upperdir= and workdir= go together"));
+    }
+    if upper.is_none() && !limits.is_nothing() {
+        return Err(Error::new(Kind::Usage, "max_size= and max_files= limit an upperdir=, and there is none"));
     }
     let open = |path: &PathBuf| open_root(path).context("cannot open the layer", path);
     let lowers = lower.iter().map(open).collect::<Result<Vec<_>>>()?;
@@ -195,6 +198,7 @@ fn mount(point: &Path, words: Words, source: Option<OsString>) -> Result<(Sessio
         large: Large::default(),
     };
     let overlay = Overlay::new(config).context("cannot put the layers together for", point)?;
+    overlay.limit(limits).context("cannot count what is in the upper of", point)?;
     overlay.resume().context("cannot go on with the large files for", point)?;
     Ok((Session::mount(Arc::clone(&overlay), point, &options)?, overlay, watch))
 }

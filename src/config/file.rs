@@ -6,6 +6,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::num::NonZeroU64;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,7 +17,7 @@ use toml::Spanned;
 use super::{Run, Settings, Wanted};
 use crate::error::{Context, Error, Kind, Result};
 use crate::layer::hidden::Hide;
-use crate::strategy::{Symlinks, Way};
+use crate::strategy::{Limits, Symlinks, Way};
 
 /// No file of settings is longer, in bytes.
 const LARGEST: u64 = 1 << 20;
@@ -37,6 +38,8 @@ struct Written {
     pre_merge: Vec<String>,
     strategy: Option<WrittenWay>,
     symlinks: Option<WrittenLinks>,
+    max_size: Option<Size>,
+    max_files: Option<NonZeroU64>,
     run: WrittenRun,
 }
 
@@ -87,6 +90,19 @@ impl TryFrom<String> for Spot {
             None => PathBuf::from(&text),
         };
         if path.is_absolute() { Ok(Self(path)) } else { Err(format!("{text:?} begins with neither \"/\" nor \"~/\"")) }
+    }
+}
+
+/// A size with a unit.
+#[derive(Deserialize)]
+#[serde(try_from = "String")]
+struct Size(u64);
+
+impl TryFrom<String> for Size {
+    type Error = String;
+
+    fn try_from(text: String) -> std::result::Result<Self, String> {
+        super::size(&text).map(Self)
     }
 }
 
@@ -188,6 +204,10 @@ impl From<Written> for Settings {
                 WrittenLinks::Confine => Symlinks::Confine,
                 WrittenLinks::Skip => Symlinks::Skip,
             }),
+            limits: Limits {
+                max_size: written.max_size.map(|size| size.0),
+                max_files: written.max_files.map(NonZeroU64::get),
+            },
             run: Run {
                 keep: run.keep,
                 keep_on_error: run.keep_on_error,
@@ -217,6 +237,8 @@ mod tests {
             pre_merge = ["make check", "make lint"]
             strategy = "copy"
             symlinks = "skip"
+            max_size = "10G"
+            max_files = 100_000
             [run]
             keep = true
             keep_on_error = true
@@ -232,6 +254,7 @@ mod tests {
         assert_eq!((settings.exclude.len(), settings.pre_merge.len()), (2, 2));
         assert_eq!((settings.strategy, settings.symlinks), (Some(Wanted::Way(Way::Copy)), Some(Symlinks::Skip)));
         assert_eq!(settings.run.timeout, Some(Duration::from_secs(300)));
+        assert_eq!(settings.limits, Limits { max_size: Some(10 << 30), max_files: Some(100_000) });
         assert!(settings.run.keep && settings.run.ro_root && settings.run.git_hardening && settings.run.no_fsmonitor);
         assert_eq!(parse("", Path::new("f")).expect("nothing"), Settings::default());
         for (text, line, says) in [
@@ -243,6 +266,9 @@ mod tests {
             ("exclude = [\n'a',\n'']", "line 3", "no pattern"),
             ("exclude = ['*']", "line 1", ".git"),
             ("[run]\ntimeout = 'soon'", "line 2", "write 90s"),
+            ("max_size = '10'\nmax_size = '2'", "line 2", "duplicate key"),
+            ("max_size = '10 potatoes'", "line 1", "write 64K"),
+            ("max_files = 0", "line 1", "nonzero"),
             ("[run]\nhide = ['relative']", "line 2", "begins with neither"),
             ("a = ", "line 1", ""),
         ] {

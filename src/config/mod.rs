@@ -11,12 +11,15 @@
 //! fork is made: what is written in a fork has no say.
 
 mod file;
+mod size;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub use size::size;
+
 use crate::error::Result;
-use crate::strategy::{Symlinks, Way};
+use crate::strategy::{Limits, Symlinks, Way};
 
 /// The name of a base's file.
 pub const FILE: &str = ".treefork.toml";
@@ -43,6 +46,8 @@ pub struct Settings {
     pub strategy: Option<Wanted>,
     /// What becomes of symbolic links.
     pub symlinks: Option<Symlinks>,
+    /// What a fork may take on the disk.
+    pub limits: Limits,
     /// For commands in forks.
     pub run: Run,
 }
@@ -94,6 +99,10 @@ impl Settings {
             pre_merge: both(self.pre_merge, first.pre_merge),
             strategy: first.strategy.or(self.strategy),
             symlinks: first.symlinks.or(self.symlinks),
+            limits: Limits {
+                max_size: smaller(self.limits.max_size, first.limits.max_size),
+                max_files: smaller(self.limits.max_files, first.limits.max_files),
+            },
             run: self.run.under(first.run),
         }
     }
@@ -103,7 +112,6 @@ impl Run {
     fn under(self, first: Self) -> Self {
         // What stays writable belongs to the wish for all else to be read-only, and comes from where that comes from.
         let rw = if first.ro_root { first.rw } else { self.rw };
-        let shorter = [self.timeout, first.timeout].into_iter().flatten().min();
         Self {
             keep: self.keep || first.keep,
             keep_on_error: self.keep_on_error || first.keep_on_error,
@@ -113,9 +121,14 @@ impl Run {
             no_network: self.no_network || first.no_network,
             git_hardening: self.git_hardening || first.git_hardening,
             no_fsmonitor: self.no_fsmonitor || first.no_fsmonitor,
-            timeout: shorter,
+            timeout: smaller(self.timeout, first.timeout),
         }
     }
+}
+
+/// What narrows more, of what may not be set.
+fn smaller<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
+    [a, b].into_iter().flatten().min()
 }
 
 /// Where a user's file is; `None` for a user without a home.

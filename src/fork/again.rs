@@ -80,6 +80,7 @@ impl Forks {
             ("agent", record.agent == request.agent),
             ("strategy", record.wanted == request.strategy && record.private_mount == request.wishes.private_mount),
             ("choice of symbolic links or other paths to leave out", record.hide == request.wishes.hide),
+            ("limit of size or files", record.limits == request.wishes.limits),
             ("wish for uncommitted changes", record.dirty == request.wishes.dirty),
             ("protection from gc", record.keep == request.keep),
         ];

@@ -189,6 +189,7 @@ impl Forks {
             dirty: request.wishes.dirty,
             refusals: vec![],
             hide: request.wishes.hide.clone(),
+            limits: request.wishes.limits,
             private_mount: request.wishes.private_mount,
             post_create: vec![],
             pre_merge: request.pre_merge.clone(),

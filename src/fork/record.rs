@@ -13,7 +13,7 @@ use super::{Id, Label, Owner, journal, preserved};
 use crate::durable::{self, read_record, write_record, write_record_unsynced};
 use crate::error::{Context, Error, Kind, Result};
 use crate::names::RelPath;
-use crate::strategy::{Hide, Refusal, Site, Way};
+use crate::strategy::{Hide, Limits, Refusal, Site, Way};
 use crate::sys::{Ident, Stat, Time, open_root};
 
 /// The name of the record in a fork's directory.
@@ -138,6 +138,9 @@ pub struct Record {
     /// What it leaves out of the base.
     #[serde(flatten)]
     pub hide: Hide,
+    /// What it may take on the disk.
+    #[serde(flatten)]
+    pub limits: Limits,
     /// Nothing is mounted in the store: whoever uses the fork mounts it in a namespace of its own.
     #[serde(default)]
     pub private_mount: bool,
@@ -225,6 +228,7 @@ impl Record {
             id: self.id.to_string(),
             created: self.created_at,
             hide: self.hide.clone(),
+            limits: self.limits,
             private_mount: self.private_mount,
         })
     }
@@ -269,6 +273,7 @@ pub(super) mod tests {
             dirty: false,
             refusals: vec![],
             hide: Hide::default(),
+            limits: Limits::default(),
             private_mount: false,
             post_create: vec![],
             pre_merge: vec![],

@@ -12,6 +12,7 @@ use super::{Listed, Record, State, Store, base, find};
 use crate::error::Result;
 use crate::layer::manifest::{self, Manifest};
 use crate::names::RelPath;
+use crate::overlay::{self, Usage};
 use crate::server::{Client, Drift, MOUNT_KIND};
 use crate::strategy::{Guarantees, Way, strategy};
 use crate::sys::mounts;
@@ -64,6 +65,11 @@ pub struct Status {
     pub base_problem: Option<String>,
     /// What its changes take on the disk, in bytes.
     pub upper_bytes: u64,
+    /// What counts against its limit of size, in bytes, files among it that are deleted and still open; `null` where it has
+    /// no limits.
+    pub used_bytes: Option<u64>,
+    /// How many objects count against its limit of files; `null` where it has no limits.
+    pub used_files: Option<u64>,
     /// How many objects it has written, replaced or deleted, outside of git directories; `null` in a list where that takes
     /// a comparison of everything, and for work trees. A merge may find fewer: what git ignores, and what was taken back.
     pub changes: Option<u64>,
@@ -97,8 +103,8 @@ struct Look<'a> {
     store: &'a Store,
     /// What is mounted where.
     mounted: HashMap<PathBuf, String>,
-    /// The forks that the running server serves.
-    served: Vec<String>,
+    /// The forks that the running server serves, with what they take where that is limited.
+    served: HashMap<String, Option<Usage>>,
     client: Client,
 }
 
@@ -111,7 +117,7 @@ impl<'a> Look<'a> {
             log::warn!("{e}");
             None
         });
-        let served = served.unwrap_or_default().into_iter().map(|mount| mount.id).collect();
+        let served = served.unwrap_or_default().into_iter().map(|mount| (mount.id, mount.usage)).collect();
         Ok(Self { store, mounted, served, client })
     }
 
@@ -134,6 +140,7 @@ impl<'a> Look<'a> {
                 (measure(&dir.join("mnt"), &dir).0, copied.then(|| compared(&dir)).flatten())
             }
         };
+        let used = self.used(&record, &dir);
         Status {
             path: record.path(&dir),
             mount,
@@ -141,6 +148,8 @@ impl<'a> Look<'a> {
             age_seconds: record.age().as_secs(),
             base_problem: base::reopen(&record.base).err().map(|e| e.to_string()),
             upper_bytes,
+            used_bytes: used.map(|used| used.size),
+            used_files: used.map(|used| used.files),
             changes: changes.map(|changes| changes.files),
             git_changes: changes.map(|changes| changes.git),
             drift: drift.paths.into_iter().map(Drifted).collect(),
@@ -150,8 +159,17 @@ impl<'a> Look<'a> {
         }
     }
 
+    /// What a fork with limits takes.
+    fn used(&self, record: &Record, dir: &Path) -> Option<Usage> {
+        if record.limits.is_nothing() {
+            return None;
+        }
+        let known = self.served.get(record.id.as_str()).copied().flatten();
+        known.or_else(|| overlay::usage_of(&dir.join("upper"), &dir.join("work")).ok())
+    }
+
     fn serves(&self, record: &Record) -> bool {
-        self.served.iter().any(|id| id == record.id.as_str())
+        self.served.contains_key(record.id.as_str())
     }
 
     fn mount(&self, record: &Record, dir: &Path) -> Mount {

@@ -103,16 +103,22 @@ impl Ledger {
         Ok(Self(Mutex::new(Tail { file, torn: true })))
     }
 
-    /// Notes the state of the base object at `path`, before it is covered.
-    pub fn note(&self, path: &RelPath, state: BaseState) -> Result<(), Errno> {
+    /// Notes the state of the base object at `path`, before it is covered; the bytes that this takes.
+    pub fn note(&self, path: &RelPath, state: BaseState) -> Result<u64, Errno> {
         let text =
             serde_json::to_vec(&Line { path: path.clone(), state }).expect("numbers and strings always serialise");
         let mut tail = self.0.lock();
         // A line of its own whatever the file ends in; readers skip what is empty or torn.
         let start: &[u8] = if tail.torn { b"\n" } else { b"" };
-        let done = tail.file.put(&[start, &text, b"\n"].concat());
+        let line = [start, &text, b"\n"].concat();
+        let done = tail.file.put(&line);
         tail.torn = done.is_err();
-        done
+        done.map(|()| line.len() as u64)
+    }
+
+    /// How long the ledger is, in bytes.
+    pub fn size(&self) -> Result<u64, Errno> {
+        Ok(Stat::of(self.0.lock().file.as_fd())?.size)
     }
 
     /// Makes what was noted so far survive a power cut.

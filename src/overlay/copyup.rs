@@ -1,8 +1,7 @@
 //! Copy-up: bringing an object into the upper before its first change, complete or not at all.
 //!
 //! A file is staged in the work area with content, attributes and marks, and renamed into place; readers use the lower
-//! until that moment. The lower is checked to have stood still meanwhile. A directory comes up as an empty shell, the
-//! way to something in it, and shows the lower's times until it is changed itself.
+//! until that moment. The lower is checked to have stood still meanwhile. Directories come up by `shell`.
 //!
 //! Order of a file's copy-up: stage; note the base's state in the ledger; rename (hard links: into the index, then link
 //! the name to it); switch the node. Killed at any point, either the lower or the complete copy is what the name means.
@@ -21,14 +20,15 @@ use super::fds::{Opened, Slot};
 use super::large::Begun;
 use super::lookup::gone;
 use super::node::{Link, Node, Place};
+use super::quota::Hold;
 use super::{Overlay, Result, Upper};
 use crate::copy;
 use crate::layer::index::{Key, Links};
 use crate::layer::ledger::{self, BaseState, Digest};
-use crate::layer::marks::{self, DirMarks, Origin};
+use crate::layer::marks::{self, Origin};
 use crate::layer::prepared;
 use crate::layer::tree::Layer;
-use crate::names::{Name, RelPath};
+use crate::names::RelPath;
 use crate::sys::{At, Ident, Stat, Time, calls, open_beneath};
 
 /// How often a copy is begun again because the original changed meanwhile.
@@ -49,13 +49,15 @@ pub(super) enum Bring {
 }
 
 /// A copy that is staged.
-struct Staged {
+struct Staged<'a> {
     /// What the original shows.
     shown: Stat,
     /// What the ledger is to say of it.
     state: BaseState,
     /// The copy of a regular file, open.
     copy: Option<Arc<Opened>>,
+    /// The room that it takes.
+    hold: Option<Hold<'a>>,
 }
 
 struct Lower {
@@ -111,19 +113,20 @@ impl Overlay {
 
     /// Copies the lower object to the staging area: its attributes, and the copy of a regular file, open; `None` where it
     /// changed meanwhile.
-    fn stage(
+    fn stage<'a>(
         &self,
-        upper: &Upper,
+        upper: &'a Upper,
         node: &Arc<Node>,
         lower: &Lower,
         staged: &OsString,
         bring: Bring,
-    ) -> Result<Option<Staged>> {
+    ) -> Result<Option<Staged<'a>>> {
         let to = upper.staging.at(staged);
         let regular = node.file_type() == FileType::RegularFile;
         let flags = if regular { OFlags::RDONLY | OFlags::NONBLOCK } else { OFlags::PATH | OFlags::NOFOLLOW };
         let original = self.open_lower(node, &lower.layer, &lower.path, flags)?;
         let (from, shown) = (&original.fd, original.shown);
+        let mut hold = upper.hold_copy(node.file_type(), &original, bring)?;
         let mut begun = None;
         let origin = Origin {
             ident: node.ident,
@@ -158,6 +161,9 @@ impl Overlay {
         if !regular {
             upper.origins.set(to.stat()?.ident(), origin)?;
         }
+        if let Some(hold) = &mut hold {
+            hold.fit(&to.stat()?);
+        }
         let state = BaseState { content, ..BaseState::from(&shown) };
         let copy = match (copy, begun) {
             (Some(fd), Some(begun)) => {
@@ -166,7 +172,7 @@ impl Overlay {
             }
             (copy, _) => copy.map(|fd| Opened::of(fd, None)),
         };
-        Ok(Some(Staged { state, shown, copy }))
+        Ok(Some(Staged { state, shown, copy, hold }))
     }
 
     /// Brings over the content, or begins to.
@@ -197,8 +203,15 @@ impl Overlay {
     }
 
     /// Moves a staged copy to where the node's name is, and switches the node over.
-    fn place(&self, upper: &Upper, node: &Arc<Node>, lower: &Lower, staged: &OsString, copied: Staged) -> Result<()> {
-        let Staged { shown: stat, state, copy } = copied;
+    fn place(
+        &self,
+        upper: &Upper,
+        node: &Arc<Node>,
+        lower: &Lower,
+        staged: &OsString,
+        copied: Staged<'_>,
+    ) -> Result<()> {
+        let Staged { shown: stat, state, copy, hold } = copied;
         let _names = self.names.read_recursive();
         let file = node.file()?;
         let link = file.state.read().links.first().cloned();
@@ -215,8 +228,9 @@ impl Overlay {
             }
             (Some((parent, name)), None) => {
                 let dir = self.copy_up_dir(&parent)?;
-                upper.ledger.note(&lower.path, state)?;
+                upper.note(&lower.path, state)?;
                 let _change = parent.dir()?.change.lock();
+                let _room = upper.room(&parent, At::object(&*dir.fd))?;
                 quietly(&dir.fd, || upper.staging.at(staged).rename(At::new(&*dir.fd, &name)))?;
                 Place::Upper
             }
@@ -236,8 +250,15 @@ impl Overlay {
             // Before anybody looks for the file in the upper.
             upper.partials.insert(Arc::clone(partial));
         }
+        let orphan = matches!(place, Place::Orphan(_));
         let mut state = file.state.write();
         state.place = place;
+        if let Some(hold) = hold {
+            hold.charge(node);
+        }
+        if orphan {
+            upper.lost(node);
+        }
         self.fds.remove(self.owner, node.id, Slot::Read);
         if let Some(opened) = copy {
             // The write that asked for the copy comes next.
@@ -262,71 +283,8 @@ impl Overlay {
         // This name is covered from now on; the others go on being the base's.
         let below = self.find_below(parent, name.as_os_str())?;
         self.note_hidden(upper, below.as_ref())?;
+        let _room = upper.room(parent, At::object(&*dir.fd))?;
         quietly(&dir.fd, || At::new(upper.index.dir(), &key.file_name()).link_to(to))
-    }
-
-    /// Brings a directory into the upper as an empty shell, and those above it first; its upper directory. The caller holds
-    /// `names`.
-    pub(super) fn copy_up_dir(&self, node: &Arc<Node>) -> Result<Arc<Opened>> {
-        let mut missing = Vec::new();
-        let mut at = Arc::clone(node);
-        loop {
-            let link = {
-                let state = at.dir()?.state.read();
-                if state.upper {
-                    break;
-                }
-                if state.is_removed() {
-                    return Err(Errno::NOENT);
-                }
-                state.link.clone()
-            };
-            let upper = self.writable()?;
-            let (parent, name) = link.ok_or(Errno::STALE)?;
-            missing.push((upper, at, name));
-            at = parent;
-        }
-        while let Some((upper, dir, name)) = missing.pop() {
-            self.copy_up_shell(upper, &at, &name, &dir)?;
-            at = dir;
-        }
-        self.upper_dir(node)
-    }
-
-    /// Brings one directory into the upper, the parent of which stands there.
-    fn copy_up_shell(&self, upper: &Upper, parent: &Arc<Node>, name: &Name, node: &Arc<Node>) -> Result<()> {
-        let dir = node.dir()?;
-        let _one = node.copying.lock();
-        let lower = {
-            let state = dir.state.read();
-            if state.upper {
-                return Ok(());
-            }
-            state.lowers.first().cloned().ok_or(Errno::STALE)?
-        };
-        let above = self.upper_dir(parent)?;
-        let (layer, from) = self.lower_dir(node, &lower)?;
-        let stat = layer.shown(At::object(&*from), Stat::of(from.as_fd())?)?;
-        let staged = upper.staging.name();
-        let to = upper.staging.at(&staged);
-        to.mkdir(0o700)?;
-        let placed = (|| {
-            let origin =
-                Origin { ident: node.ident, dev: self.written_dev(stat.dev), indexed: false, ctime: Some(stat.ctime) };
-            marks::set_origin(to, &origin)?;
-            metadata(At::object(&*from), to, &stat)?;
-            upper.ledger.note(&lower.path, BaseState::from(&stat))?;
-            let _change = parent.dir()?.change.lock();
-            quietly(&above.fd, || to.rename(At::new(&*above.fd, name)))
-        })();
-        if let Err(e) = placed {
-            discard(upper, &staged);
-            return Err(e);
-        }
-        let mut state = dir.state.write();
-        state.upper = true;
-        state.borrowed_ctime = Some(stat.ctime);
-        Ok(())
     }
 
     /// Opens a lower object, checked to be the one that the node means.
@@ -348,18 +306,6 @@ impl Overlay {
 }
 
 impl Upper {
-    /// Gives the root of a new upper the attributes of the base's root.
-    pub(super) fn adopt_root(&self, base: &Layer) -> Result<()> {
-        let to = At::object(&*self.root.fd);
-        if marks::read_origin(to)?.is_some() {
-            return Ok(());
-        }
-        let from = At::object(&base.root);
-        let stat = from.stat()?;
-        marks::set_origin(to, &Origin { ident: stat.ident(), dev: stat.dev, indexed: false, ctime: Some(stat.ctime) })?;
-        metadata(from, to, &stat)
-    }
-
     /// The identity of what an upper object shows, for taking its origin out of the table when it is gone.
     pub(super) fn drop_origin(&self, upper: Ident) {
         if let Err(e) = self.origins.remove(upper) {
@@ -367,11 +313,6 @@ impl Upper {
             log::warn!("cannot remove the origin of upper object {}: {e}", upper.ino);
         }
     }
-}
-
-/// The marks of the root of the upper.
-pub(super) fn root_marks(upper: &Upper) -> Result<DirMarks> {
-    DirMarks::read(At::object(&*upper.root.fd))
 }
 
 /// A lower object, open.
@@ -448,7 +389,7 @@ fn open_checked(node: &Node, layer: &Layer, path: &RelPath, flags: OFlags) -> Re
 ///
 /// An ordinary user cannot give files away: what somebody else owns in the base becomes the user's own copy, without
 /// set-id bits.
-fn metadata(from: At<'_>, to: At<'_>, stat: &Stat) -> Result<()> {
+pub(super) fn metadata(from: At<'_>, to: At<'_>, stat: &Stat) -> Result<()> {
     let mut wanted = *stat;
     match copy::owner(to, stat) {
         Err(Errno::PERM) if !rustix::process::geteuid().is_root() => wanted.mode &= !0o6000,

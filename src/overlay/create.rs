@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use super::copyup::{Bring, discard};
 use super::fds::{Opened, Slot};
 use super::node::{Inherit, Node, Place};
+use super::quota::Hold;
 use super::{Caller, Entry, Overlay, Result, Upper};
 use crate::layer::marks;
 use crate::layer::resolve::Found;
@@ -58,9 +59,11 @@ impl Overlay {
         let upper = self.writable()?;
         let _names = self.names.read();
         let crowded = self.must_be_free(&parent, name.as_os_str())?;
+        let mut hold = new.hold(upper)?;
         let dir = self.copy_up_dir(&parent)?;
         let inherit = self.inherit(&parent, &dir)?;
         let _change = parent.dir()?.change.lock();
+        let _room = upper.room(&parent, At::object(&*dir.fd))?;
         let to = At::new(&*dir.fd, &name);
         let mask = if inherit.default_acl { 0 } else { umask };
         let owner = Owner { caller, set_gid: inherit.set_gid };
@@ -75,6 +78,9 @@ impl Overlay {
             Err(e) => return Err(e),
         };
         let entered = stat.map_or_else(|| to.stat(), Ok).and_then(|stat| {
+            if let Some(hold) = &mut hold {
+                hold.fit(&stat);
+            }
             let found = match new {
                 New::Dir(_) => {
                     Found::Dir { upper: Some((stat, marks::DirMarks::default())), lowers: Vec::new(), top: None }
@@ -83,8 +89,20 @@ impl Overlay {
             };
             Ok((stat, self.enter(&parent, name.clone(), found)?))
         });
-        // It stands: whoever is told of a failure finds it all the same.
-        let (stat, (node, attr)) = entered.inspect_err(|_| self.forget_listing(&parent))?;
+        let (stat, (node, attr)) = match (entered, hold) {
+            (Ok(entered), hold) => {
+                if let Some(hold) = hold {
+                    hold.charge(&entered.1.0);
+                }
+                entered
+            }
+            // It stands: whoever is told of a failure finds it all the same.
+            (Err(e), hold) => {
+                hold.into_iter().for_each(Hold::keep);
+                self.forget_listing(&parent);
+                return Err(e);
+            }
+        };
         if node.is_dir() {
             self.count_subdirectory(&parent, 1);
         }
@@ -109,11 +127,13 @@ impl Overlay {
         let (node, parent) = (self.node(node)?, self.node(parent)?);
         let upper = self.writable()?;
         let file = node.file().map_err(|_| Errno::PERM)?;
+        upper.hold_name()?;
         self.copy_up(&node, Bring::All)?;
         let _names = self.names.read();
         let crowded = self.must_be_free(&parent, name.as_os_str())?;
         let dir = self.copy_up_dir(&parent)?;
         let _change = parent.dir()?.change.lock();
+        let _room = upper.room(&parent, At::object(&*dir.fd))?;
         let to = At::new(&*dir.fd, &name);
         let place = file.state.read().place.clone();
         if let Place::Orphan(_) = place {
@@ -169,6 +189,17 @@ impl Overlay {
         let inherit = Inherit { set_gid: at.stat()?.mode & 0o2000 != 0, default_acl };
         dir.state.write().inherit = Some(inherit);
         Ok(inherit)
+    }
+}
+
+impl New<'_> {
+    /// Room for it, where the fork has limits.
+    fn hold<'a>(&self, upper: &'a Upper) -> Result<Option<Hold<'a>>> {
+        match *self {
+            New::Node(..) => upper.hold_new(FileType::RegularFile, None),
+            New::Dir(_) => upper.hold_new(FileType::Directory, None),
+            New::Symlink(target) => upper.hold_new(FileType::Symlink, Some(target)),
+        }
     }
 }
 

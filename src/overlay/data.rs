@@ -4,7 +4,7 @@
 //! so that no descriptor of the lower is kept once the file is in the upper.
 
 use std::ffi::OsStr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,8 +17,8 @@ use super::fds::{Opened, Slot};
 use super::node::{FileState, Kind, Node, Place};
 use super::partial::write_all;
 use super::{Caller, Overlay, Result};
-use crate::sys::At;
 use crate::sys::calls::{self, Dir};
+use crate::sys::{At, Stat};
 
 impl Overlay {
     /// Reads from a file; short only at its end.
@@ -55,6 +55,7 @@ impl Overlay {
     fn write_data(&self, node: u64, offset: u64, data: &[u8], kill_set_id: bool) -> Result<usize> {
         let node = self.node(node)?;
         let opened = self.opened_for_writing(&node, Bring::Blocks)?;
+        let _room = self.writable()?.room_to_write(&node, &opened.fd, offset, data.len() as u64)?;
         if kill_set_id {
             self.clear_set_id(&opened)?;
         }
@@ -67,6 +68,7 @@ impl Overlay {
     /// Sets the size. The kernel asks for it as part of `setattr`.
     pub(super) fn truncate(&self, node: &Arc<Node>, size: u64, kill_set_id: bool) -> Result<()> {
         let opened = self.opened_for_writing(node, Bring::First(size))?;
+        let _room = self.writable()?.room(node, At::object(&*opened.fd))?;
         if let Some(partial) = opened.partial() {
             if size == 0 {
                 partial.empty()?;
@@ -80,7 +82,9 @@ impl Overlay {
     /// Allocates or punches, as `fallocate(2)`.
     pub fn fallocate(&self, caller: Caller, node: u64, offset: u64, len: u64, mode: i32) -> Result<()> {
         let flags = FallocateFlags::from_bits(mode as u32).ok_or(Errno::OPNOTSUPP)?;
-        let opened = self.opened_whole(&self.node(node)?)?;
+        let of = self.node(node)?;
+        let opened = self.opened_whole(&of)?;
+        let _room = self.writable()?.room_to_allocate(&of, &opened.fd, flags, (offset, len))?;
         let allocated = calls::fallocate(&*opened.fd, flags, offset, len);
         self.touched(node);
         allocated?;
@@ -111,12 +115,15 @@ impl Overlay {
         (to, mut to_offset): (u64, u64),
         len: u64,
     ) -> Result<usize> {
-        let target = self.opened_whole(&self.node(to)?)?;
+        let to_node = self.node(to)?;
+        let target = self.opened_whole(&to_node)?;
         let from = self.node(from)?;
         self.settle_node(&from)?;
         let from = self.opened(&from)?;
         // The reply has 32 bits for the count; one page less than that keeps file systems that want alignment happy.
         let len = usize::try_from(len).unwrap_or(usize::MAX).min(0xffff_f000);
+        let len = len.min(usize::try_from(left_of(&from.fd, from_offset)?).unwrap_or(usize::MAX));
+        let _room = self.writable()?.room_to_write(&to_node, &target.fd, to_offset, len as u64)?;
         let copied = calls::copy_file_range(&*from.fd, Some(&mut from_offset), &*target.fd, Some(&mut to_offset), len);
         self.touched(to);
         let copied = copied?;
@@ -250,6 +257,11 @@ impl Overlay {
         let partial = upper.partials.behind(&fd)?;
         Ok(Opened::of(Arc::new(fd), partial))
     }
+}
+
+/// How many bytes of a file there are from an offset on.
+fn left_of(fd: &OwnedFd, offset: u64) -> Result<u64> {
+    Ok(Stat::of(fd.as_fd())?.size.saturating_sub(offset))
 }
 
 /// Opens a file of the upper whatever its permissions: the kernel has checked the caller's. As an ordinary user, the

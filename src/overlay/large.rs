@@ -272,6 +272,7 @@ impl Overlay {
     pub fn quiesce(&self) {
         if let Some(upper) = &self.upper {
             upper.partials.all().iter().for_each(|partial| partial.stop());
+            upper.end_count();
         }
     }
 }

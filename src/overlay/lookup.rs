@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use super::fds::{Opened, Slot};
 use super::node::{Dir, DirState, File, FileState, Kind, Link, Node, Place};
+use super::quota::Charged;
 use super::{Attr, Entry, FOREVER, Lookup, MOMENT, Overlay, ROOT, Result, Upper};
 use crate::layer::index::Key;
 use crate::layer::marks::{DirMarks, Origin};
@@ -77,6 +78,9 @@ impl Overlay {
         };
         if watched.load(Ordering::Relaxed) {
             self.drift.unwatch(node.id);
+        }
+        if let Some(upper) = &self.upper {
+            upper.let_go(node);
         }
     }
 
@@ -437,7 +441,7 @@ fn node_of(id: u64, wanted: u64, ident: Ident, kind: Kind) -> Node {
     // An object of another device in the base (wanted 0) shows its own number, whatever it goes by. One whose number is
     // taken shows the alias, so that no two files look like one.
     let ino = if wanted == 0 { ident.ino } else { id };
-    Node { id, ino, ident, lookups: AtomicU64::new(0), copying: Mutex::new(()), kind }
+    Node { id, ino, ident, lookups: AtomicU64::new(0), copying: Mutex::new(()), charged: Charged::default(), kind }
 }
 
 fn file_node(id: u64, wanted: u64, ident: Ident, stat: &Stat, link: &Link, place: Place) -> Node {

@@ -11,7 +11,7 @@
 //! | `fds` | descriptors kept open between operations |
 //! | `lookup` | from a name to a node, and from a node to descriptors |
 //! | `attr` | reading and setting attributes; time stamps of directories |
-//! | `copyup` | bringing an object into the upper before its first change |
+//! | `copyup`, `shell` | bringing an object into the upper before its first change, and directories as the way to it |
 //! | `large`, `partial` | large files, which come up block by block |
 //! | `settle`, `background` | bringing up the rest of them |
 //! | `data` | reading and writing content |
@@ -21,6 +21,7 @@
 //! | `listing` | merged directory listings with offsets that stay valid |
 //! | `ahead` | listings that bring their entries with them |
 //! | `xattr` | extended attributes |
+//! | `quota`, `room`, `count` | what a fork may take on the disk: the account, what an operation needs, what was there before |
 //! | `preserve` | staying as it was while a merge changes the base |
 //! | `drift` | following changes that others make to the base |
 //! | `touched` | telling git what changed |
@@ -29,6 +30,7 @@ mod ahead;
 mod attr;
 mod background;
 mod copyup;
+mod count;
 mod create;
 mod data;
 mod drift;
@@ -39,9 +41,12 @@ mod lookup;
 mod node;
 mod partial;
 mod preserve;
+mod quota;
 mod remove;
 mod rename;
+mod room;
 mod settle;
+mod shell;
 mod stand_in;
 mod symlink;
 pub mod touched;
@@ -69,9 +74,11 @@ use crate::layer::watch::Watch;
 use crate::names::RelPath;
 use crate::sys::{At, Ident, Stat, Time};
 
+pub use count::usage_of;
 pub use fds::FdCache;
 pub use large::Large;
 use node::{Dir, DirState, Kind, Node, Table};
+pub use quota::{Limits, Usage};
 pub use stand_in::{NAME as STAND_IN_NAME, StandIn, StandIns};
 
 /// The number of the root node.
@@ -267,6 +274,8 @@ struct Upper {
     origins: Origins,
     ledger: Ledger,
     partials: settle::Partials,
+    /// What the fork may take, where that is limited.
+    quota: OnceLock<Arc<quota::Quota>>,
 }
 
 impl Overlay {
@@ -332,7 +341,7 @@ impl Overlay {
     /// Free and total space: of the upper, or of the top lower in a read-only file system.
     pub fn statfs(&self) -> Result<rustix::fs::StatVfs> {
         match &self.upper {
-            Some(upper) => crate::sys::calls::fstatvfs(&upper.root.fd),
+            Some(upper) => crate::sys::calls::fstatvfs(&upper.root.fd).map(|all| upper.limited(all)),
             None => crate::sys::calls::fstatvfs(&self.layers.read()[0].root),
         }
     }
@@ -372,6 +381,7 @@ impl Overlay {
 impl Drop for Overlay {
     fn drop(&mut self) {
         self.fds.remove_owner(self.owner);
+        self.upper.iter().for_each(Upper::end_count);
     }
 }
 
@@ -389,6 +399,7 @@ impl Upper {
             origins: Origins::open(&work)?,
             ledger: Ledger::open(&work)?,
             partials: settle::Partials::default(),
+            quota: OnceLock::new(),
             work,
         })
     }
@@ -403,7 +414,7 @@ fn root_node(layers: &[Arc<Layer>], upper: Option<&Upper>) -> Result<Node> {
     // The number of the root is the base's, as everywhere: preserved layers come and go above it.
     let ident: Ident = lowers[lowers.len() - 1].ident;
     let marks = match upper {
-        Some(upper) => copyup::root_marks(upper)?,
+        Some(upper) => shell::root_marks(upper)?,
         None => Default::default(),
     };
     let state = DirState {
@@ -424,6 +435,7 @@ fn root_node(layers: &[Arc<Layer>], upper: Option<&Upper>) -> Result<Node> {
         ident,
         lookups: AtomicU64::new(1),
         copying: Mutex::new(()),
+        charged: quota::Charged::default(),
         kind: Kind::Dir(Box::new(Dir {
             state: RwLock::new(state),
             change: Mutex::new(()),

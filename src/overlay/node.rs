@@ -9,7 +9,8 @@
 //!    waiting rename must not block a copy-up that somebody inside `names` waits for);
 //! 3. `copying` of directories, one at a time, from the root down;
 //! 4. `change` of one directory (its entries and time stamps in the upper);
-//! 5. `state` of a node; 6. the node table, the descriptor cache, the listings: leaves, held for moments.
+//! 5. `state` of a node; 6. the node table, the descriptor cache, the listings: leaves, held for
+//!    moments; with limits also what a node was charged with, and after it the account.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -22,6 +23,7 @@ use parking_lot::{Mutex, RwLock};
 use rustix::fs::FileType;
 
 use super::fds::Opened;
+use super::quota::Charged;
 use super::{Attr, ROOT, Result};
 use crate::layer::index::Key;
 use crate::layer::resolve::LowerDir;
@@ -40,6 +42,7 @@ pub(super) struct Node {
     pub(super) lookups: AtomicU64,
     /// Serialises copy-ups of this node.
     pub(super) copying: Mutex<()>,
+    pub(super) charged: Charged,
     pub(super) kind: Kind,
 }
 

@@ -42,8 +42,9 @@ impl Overlay {
         }
         let below = self.find_below(&parent, name.as_os_str())?;
         self.note_hidden(upper, below.as_ref())?;
-        let dir = self.copy_up_dir(&parent)?;
+        let dir = self.copy_up_dir_to_remove(&parent)?;
         let _change = parent.dir()?.change.lock();
+        let _room = upper.room(&parent, At::object(&*dir.fd))?;
         self.unborrow(&parent)?;
         let leaving = self.before_leaving(upper, &parent, &name, found)?;
         let gone = match below {
@@ -89,8 +90,9 @@ impl Overlay {
         self.pin(node)?;
         let below = self.find_below(parent, name.as_os_str())?;
         self.note_hidden(upper, below.as_ref())?;
-        let dir = self.copy_up_dir(parent)?;
+        let dir = self.copy_up_dir_to_remove(parent)?;
         let _change = parent.dir()?.change.lock();
+        let _room = upper.room(parent, At::object(&*dir.fd))?;
         self.unborrow(parent)?;
         let at = At::new(&*dir.fd, name);
         let staged = match (below.is_some(), physical) {
@@ -125,6 +127,7 @@ impl Overlay {
         let dir = node.dir()?;
         if dir.state.read().upper {
             let opened = self.upper_dir(node)?;
+            self.writable()?.before_losing(node, At::object(&*opened.fd))?;
             dir.state.write().pinned = Some(opened);
         }
         Ok(())
@@ -134,6 +137,7 @@ impl Overlay {
     pub(super) fn mark_removed(&self, node: &Arc<Node>, mut attr: Stat) -> Result<()> {
         attr.nlink = 0;
         node.dir()?.state.write().removed = Some(Box::new(attr));
+        self.writable()?.lost(node);
         self.fds.remove(self.owner, node.id, Slot::UpperDir);
         self.forget_listing(node);
         Ok(())
@@ -152,9 +156,9 @@ impl Overlay {
     /// Notes the state of a base object that is about to be hidden.
     pub(super) fn note_hidden(&self, upper: &Upper, below: Option<&Found>) -> Result<()> {
         match below {
-            Some(Found::Lower { path, stat, .. }) => upper.ledger.note(path, BaseState::from(stat)),
+            Some(Found::Lower { path, stat, .. }) => upper.note(path, BaseState::from(stat)),
             Some(Found::Dir { lowers, top: Some(stat), .. }) => match lowers.first() {
-                Some(lower) => upper.ledger.note(&lower.path, BaseState::from(stat)),
+                Some(lower) => upper.note(&lower.path, BaseState::from(stat)),
                 None => Ok(()),
             },
             _ => Ok(()),
@@ -223,6 +227,9 @@ impl Overlay {
             _ => None,
         };
         let held = orphan.transpose().and_then(|orphan| {
+            if let Some(fd) = &orphan {
+                upper.before_losing(&node, At::object(fd))?;
+            }
             let counted = key.map(|key| upper.count_name(key, |_| attr.nlink.saturating_sub(1))).transpose()?;
             Ok((orphan.map(Arc::new), counted))
         });
@@ -256,6 +263,9 @@ impl Overlay {
         }
         if let Some(fd) = orphan {
             state.place = Place::Orphan(fd);
+            if last {
+                upper.lost(&node);
+            }
         }
         drop(state);
         if let (Some(key), true) = (indexed, last)

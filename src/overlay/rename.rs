@@ -103,6 +103,8 @@ impl Overlay {
             return Err(Errno::NOTEMPTY);
         }
         let (from_dir, to_dir) = (self.copy_up_dir(&from.parent)?, self.copy_up_dir(&to.parent)?);
+        let _rooms =
+            (upper.room(&from.parent, At::object(&*from_dir.fd))?, upper.room(&to.parent, At::object(&*to_dir.fd))?);
         self.prepare(upper, from, &source.node, to)?;
         self.own_times(&[from, to], &[&source.node])?;
         let below_from = self.find_below(&from.parent, from.name.as_os_str())?;
@@ -272,6 +274,7 @@ impl Overlay {
             Kind::Dir(dir) => {
                 let opened = self.copy_up_dir(node)?;
                 let at = At::object(&*opened.fd);
+                let _room = upper.room(node, at)?;
                 let lower = dir.state.read().lowers.first().map(|lower| lower.path.clone());
                 let crowded = !to.parent.dir()?.state.read().lowers.is_empty();
                 match lower {

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use super::copyup::quietly;
 use super::node::Node;
+use super::quota::Hold;
 use super::{Overlay, ROOT, Result};
 use crate::layer::marks;
 use crate::layer::resolve::Found;
@@ -179,13 +180,17 @@ impl Overlay {
         }
         let below = self.find_below(parent, name.as_os_str())?;
         self.note_hidden(upper, below.as_ref())?;
-        let dir = self.copy_up_dir(parent)?;
+        let dir = self.copy_up_dir_to_remove(parent)?;
         let _change = parent.dir()?.change.lock();
         let from = upper.staging.at(staged);
         if from.stat()?.is_dir() {
             marks::set_opaque(from)?;
         }
+        // No limit keeps it from standing there: without it, work would be done outside of the fork.
+        let hold = upper.hold_tree(from)?;
+        let _room = upper.room(parent, At::object(&*dir.fd))?;
         quietly(&dir.fd, || from.rename(At::new(&*dir.fd, name)))?;
+        hold.into_iter().for_each(Hold::keep);
         self.forget_listing(parent);
         Ok(self.path_of(parent).map(|dir| dir.join(name.as_os_str())))
     }

@@ -48,7 +48,8 @@ impl Overlay {
             false if flags.contains(XattrFlags::REPLACE) => Err(Errno::NODATA),
             _ => Ok(()),
         };
-        let set = self.change_xattr(node, name, fits, |at| at.set_xattr(name, value, flags));
+        let takes = name.len() + value.len();
+        let set = self.change_xattr(node, name, takes, fits, |at| at.set_xattr(name, value, flags));
         self.touched(node);
         set
     }
@@ -56,7 +57,7 @@ impl Overlay {
     /// Removes an attribute; `ENODATA` where it is not set.
     pub fn removexattr(&self, _caller: Caller, node: u64, name: &OsStr) -> Result<()> {
         let fits = |set| if set { Ok(()) } else { Err(Errno::NODATA) };
-        let removed = self.change_xattr(node, name, fits, |at| at.remove_xattr(name));
+        let removed = self.change_xattr(node, name, 0, fits, |at| at.remove_xattr(name));
         self.touched(node);
         removed
     }
@@ -66,6 +67,7 @@ impl Overlay {
         &self,
         node: u64,
         name: &OsStr,
+        takes: usize,
         fits: impl FnOnce(bool) -> Result<()>,
         change: impl FnOnce(At<'_>) -> Result<()>,
     ) -> Result<()> {
@@ -73,16 +75,22 @@ impl Overlay {
             return Err(Errno::PERM);
         }
         let node = self.node(node)?;
-        self.writable()?;
+        let upper = self.writable()?;
         let now = {
             let _names = self.names.read();
             self.on_object(&node, |at| at.get_xattr(name))
         };
-        fits(match now {
-            Ok(_) => true,
-            Err(Errno::NODATA) => false,
+        let had = match now {
+            Ok(value) => Some(name.len() + value.len()),
+            Err(Errno::NODATA) => None,
             Err(e) => return Err(e),
-        })?;
+        };
+        fits(had.is_some())?;
+        let more = if had.is_some_and(|had| had >= takes) { 0 } else { takes };
+        let change = |at: At<'_>| {
+            let _room = upper.room_for_attribute(&node, at, more)?;
+            change(at)
+        };
         if !node.is_dir() {
             self.copy_up(&node, Bring::All)?;
         }

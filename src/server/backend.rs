@@ -16,7 +16,7 @@ use crate::error::{Context, Error, Kind, Result};
 use crate::fuse::{self, Session};
 use crate::layer::watch::Watch;
 use crate::names::RelPath;
-use crate::overlay::{Config, FdCache, Large, Lower, Overlay};
+use crate::overlay::{Config, FdCache, Large, Lower, Overlay, Usage};
 use crate::sys::{self, Stat, mounts};
 
 /// Descriptors kept for files and directories, for all mounts together, at the most.
@@ -65,6 +65,7 @@ impl Fuse {
         for layer in &spec.layers {
             preserve(&overlay, layer)?;
         }
+        overlay.limit(spec.limits).context("cannot count what the fork takes, in", &spec.upper)?;
         overlay.resume().context("cannot go on with the large files in", &spec.work)?;
         Ok(overlay)
     }
@@ -127,6 +128,10 @@ impl Mounted for Served {
 
     fn stats(&self) -> Vec<(String, u64)> {
         self.session.stats().snapshot().into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
+    }
+
+    fn usage(&self) -> Option<Usage> {
+        self.overlay.usage()
     }
 
     fn drift(&self) -> Vec<PathBuf> {

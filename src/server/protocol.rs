@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Kind};
 use crate::layer::hidden::Hide;
+use crate::overlay::{Limits, Usage};
 use crate::sys::{Ident, Time};
 
 /// The version that both sides must speak.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 
 /// One overlay to be served.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +42,9 @@ pub struct MountSpec {
     /// What of the base it leaves out.
     #[serde(default)]
     pub hide: Hide,
+    /// What it may take on the disk.
+    #[serde(default)]
+    pub limits: Limits,
 }
 
 /// A preserved layer.
@@ -184,6 +188,9 @@ pub struct MountInfo {
     pub id: String,
     /// Where it is mounted; `None` where a client brought the device.
     pub point: Option<PlacedAt>,
+    /// What the fork takes; `None` where it has no limits, and while that is being counted.
+    #[serde(default)]
+    pub usage: Option<Usage>,
 }
 
 /// A path in a reply.

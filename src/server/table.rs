@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 
 use super::protocol::{Layer, MountInfo, MountSpec, PlacedAt};
 use crate::error::{Error, Kind, Result};
+use crate::overlay::Usage;
 
 /// Whatever can serve overlays. The server is written against this, so that its tests need no FUSE.
 pub trait Backend: Send + Sync {
@@ -39,6 +40,8 @@ pub trait Mounted: Send + Sync {
     fn unmount(&self) -> Result<()>;
     /// Requests so far, by name.
     fn stats(&self) -> Vec<(String, u64)>;
+    /// What it takes on the disk, where it has limits and that is known.
+    fn usage(&self) -> Option<Usage>;
     /// Base paths that changed under the fork.
     fn drift(&self) -> Vec<PathBuf>;
     /// Whether some directories of the base could not be watched: what changes there is noticed a moment later, and
@@ -220,7 +223,7 @@ impl Table {
             let live = slot.live.try_lock()?;
             let live = live.as_ref().filter(|live| live.mounted.is_alive())?;
             let point = live.here.then(|| PlacedAt(live.spec.point.clone()));
-            Some(MountInfo { id: live.spec.id.clone(), point })
+            Some(MountInfo { id: live.spec.id.clone(), point, usage: live.mounted.usage() })
         };
         let mut list: Vec<MountInfo> = slots.iter().filter_map(info).collect();
         list.sort_by(|a, b| a.id.cmp(&b.id));
@@ -313,6 +316,9 @@ mod tests {
         fn stats(&self) -> Vec<(String, u64)> {
             vec![]
         }
+        fn usage(&self) -> Option<Usage> {
+            None
+        }
         fn drift(&self) -> Vec<PathBuf> {
             vec![]
         }
@@ -351,6 +357,7 @@ mod tests {
             point: "/m".into(),
             created: Default::default(),
             hide: Default::default(),
+            limits: Default::default(),
         }
     }
 

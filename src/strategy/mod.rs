@@ -27,6 +27,7 @@ pub use crate::copy::Symlinks;
 use crate::durable::CancelToken;
 use crate::error::{Error, Kind, Result};
 pub use crate::layer::hidden::Hide;
+pub use crate::overlay::Limits;
 use crate::sys::{Ident, Time};
 
 /// The ways to make a fork.
@@ -98,6 +99,8 @@ pub type Progress = Arc<dyn Fn(u64, u64) -> ControlFlow<()> + Send + Sync>;
 pub struct Wishes {
     /// What to leave out of the base.
     pub hide: Hide,
+    /// What the fork may take on the disk. Means the overlay strategy or nothing.
+    pub limits: Limits,
     /// Bring the uncommitted changes over (worktree only).
     pub dirty: bool,
     /// Mount nothing: whoever uses the fork mounts it in a namespace of its own and hands the device to the server
@@ -131,6 +134,8 @@ pub struct Site {
     pub created: Time,
     /// What it leaves out of the base.
     pub hide: Hide,
+    /// What it may take on the disk.
+    pub limits: Limits,
     /// Its users mount it, each in a namespace of its own.
     pub private_mount: bool,
 }
@@ -213,14 +218,29 @@ pub struct Chosen {
     pub made: Made,
 }
 
+/// Whether a limit of what the fork takes is kept. One that is not kept must not be taken for one that is.
+fn enforces(way: Way) -> Result<()> {
+    if way == Way::Overlay {
+        return Ok(());
+    }
+    let what = format!("a limit of size or files is kept by overlays only, not by the strategy {way}");
+    let how =
+        "--strategy overlay, or no --max-size and --max-files (--no-config where a file of settings asks for them)";
+    Err(Error::new(Kind::Usage, what).remedy(how))
+}
+
 /// Makes a fork the wanted way, or without a wish the first way that works.
 ///
 /// A way is passed over when its probe refuses, or when making the fork turns out to be impossible on this machine
 /// ([`Kind::Unavailable`]); any other failure is the failure of the whole. What failed is destroyed before the next try.
 pub fn make(wanted: Option<Way>, site: &Site, wishes: &Wishes) -> Result<Chosen> {
-    let wanted = if wishes.private_mount { wanted.or(Some(Way::Overlay)) } else { wanted };
+    let only_overlay = wishes.private_mount || !wishes.limits.is_nothing();
+    let wanted = if only_overlay { wanted.or(Some(Way::Overlay)) } else { wanted };
     if let Some(way) = wanted {
         let strategy = strategy(way);
+        if !wishes.limits.is_nothing() {
+            enforces(way)?;
+        }
         strategy.probe(site)?;
         return Ok(Chosen { way, refusals: vec![], made: strategy.create(site, wishes)? });
     }

@@ -34,6 +34,7 @@ impl Overlay {
             point: site.tree(),
             created: site.created,
             hide: site.hide.clone(),
+            limits: site.limits,
         }
     }
 

@@ -6,6 +6,8 @@
 //! their own ([`File`], [`Dir`]), which do what those of the standard library and of `rustix` do, by these calls.
 
 mod dir;
+#[allow(unsafe_code, reason = "an ioctl that no crate wraps, with a word on it")]
+mod extents;
 mod file;
 mod path;
 
@@ -20,6 +22,7 @@ use rustix::io::{Errno, Result};
 use rustix::path::Arg;
 
 pub use dir::Dir;
+pub use extents::allocated;
 pub use file::File;
 pub use path::{exists, make_dirs, names, names_if_any};
 

@@ -12,7 +12,7 @@ mod refusals;
 mod scale;
 mod server;
 mod store;
-mod user;
+pub(crate) mod user;
 
 use std::path::Path;
 

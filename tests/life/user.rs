@@ -6,7 +6,7 @@ use crate::common::env::USER;
 use crate::common::{Run, Treefork};
 
 /// A command as an ordinary user, in a mount namespace with a `/dev/fuse` of this mode.
-pub(super) fn as_user(treefork: &Treefork, device_mode: u32, script: &str) -> Command {
+pub(crate) fn as_user(treefork: &Treefork, device_mode: u32, script: &str) -> Command {
     // Everything of the user's is in a directory of the user's own.
     let home = treefork.env().dir("user");
     std::os::unix::fs::chown(&home, Some(USER), Some(USER)).expect("root may");

@@ -10,7 +10,7 @@ mod worktree;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use treefork::strategy::{Hide, Site};
+use treefork::strategy::{Hide, Limits, Site};
 use treefork::sys::{Ident, Time};
 
 use crate::common::{Env, Run};
@@ -29,6 +29,7 @@ fn site(base: &Path, store: &Path, id: &str) -> Site {
         id: id.into(),
         created: Time { sec: now.as_secs().cast_signed(), nsec: now.subsec_nanos() },
         hide: Hide::default(),
+        limits: Limits::default(),
         private_mount: false,
         layers: vec![],
     }

@@ -9,7 +9,9 @@ use std::path::PathBuf;
 
 use rustix::mount::MountFlags;
 
+use crate::config;
 use crate::error::{Error, Kind, Result};
+use crate::overlay::Limits;
 
 /// What the words ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +36,8 @@ pub(super) struct Words {
     pub(super) source: Option<OsString>,
     /// How many threads, where named.
     pub(super) threads: Option<usize>,
+    /// What the upper may take on the disk.
+    pub(super) limits: Limits,
 }
 
 /// What is so in any case, or may be but need not: asking for it asks for nothing.
@@ -90,8 +94,8 @@ impl Words {
         let (set, clear) = (MountFlags::empty(), MountFlags::empty());
         let (lower, upper, work, source, threads) = (vec![], None, None, None, None);
         let mut shown = None;
-        let mut words =
-            Self { lower, upper, work, image: false, set, clear, allow_other: false, remount: false, source, threads };
+        let (image, allow_other, remount, limits) = (false, false, false, Limits::default());
+        let mut words = Self { lower, upper, work, image, set, clear, allow_other, remount, source, threads, limits };
         for argument in arguments {
             for word in split(argument.as_bytes(), b',').filter(|word| !word.is_empty()) {
                 if SHOWN.iter().any(|start| word.starts_with(start)) {
@@ -121,6 +125,8 @@ impl Words {
             (b"threaded", Some(b"0")) => self.threads = Some(1),
             (b"threaded", Some(b"1")) => self.threads = None,
             (b"max_threads", Some(number)) => self.threads = Some(count(number, word)?),
+            (b"max_size", Some(size)) => self.limits.max_size = Some(size_of(size, word)?),
+            (b"max_files", Some(number)) => self.limits.max_files = Some(files(number, word)?),
             (b"image_whiteouts", None) => self.image = true,
             (b"allow_other", None) => self.allow_other = true,
             (b"remount", None) => self.remount = true,
@@ -149,6 +155,16 @@ fn refused(word: &[u8]) -> Error {
 fn count(number: &[u8], word: &[u8]) -> Result<usize> {
     let number = std::str::from_utf8(number).ok().and_then(|n| n.parse().ok());
     number.filter(|n| (1..=64).contains(n)).ok_or_else(|| refused(word))
+}
+
+fn size_of(size: &[u8], word: &[u8]) -> Result<u64> {
+    let size = std::str::from_utf8(size).map_err(|_| refused(word))?;
+    config::size(size).map_err(|why| refused(word).because(why))
+}
+
+fn files(number: &[u8], word: &[u8]) -> Result<u64> {
+    let number = std::str::from_utf8(number).ok().and_then(|n| n.parse().ok());
+    number.filter(|&n| n > 0).ok_or_else(|| refused(word))
 }
 
 fn layers(list: &[u8]) -> Result<Vec<PathBuf>> {
@@ -210,11 +226,23 @@ mod tests {
         assert_eq!(words.clear, MountFlags::NODEV);
         let words = Words::parse(&["lowerdir=/a".into(), "lowerdir=/b,threaded=0".into()]).expect("all known");
         assert_eq!((words.lower, words.threads), (vec!["/b".into()], Some(1)));
+        let words = parse("max_size=1G,max_files=7,max_size=64K").expect("all known");
+        assert_eq!(words.limits, Limits { max_size: Some(64 << 10), max_files: Some(7) });
     }
 
     #[test]
     fn what_cannot_be_honoured_is_refused_by_name() {
-        for word in ["squash_to_root", "context=\"x\"", "uidmapping=0:1:2", "noacl", "timeout=5", "lowerdir", "frob"] {
+        for word in [
+            "squash_to_root",
+            "context=\"x\"",
+            "uidmapping=0:1:2",
+            "noacl",
+            "timeout=5",
+            "lowerdir",
+            "frob",
+            "max_files=0",
+            "max_size=much",
+        ] {
             let refusal = parse(&format!("rw,{word},ro")).expect_err(word);
             assert_eq!(refusal.kind(), Kind::Usage);
             assert!(refusal.to_string().contains(&format!("{word:?}")), "{refusal}");

@@ -46,6 +46,8 @@ pub(super) struct Run {
     #[command(flatten)]
     way: create::Choice,
     #[command(flatten)]
+    quota: create::Quota,
+    #[command(flatten)]
     ending: Ending,
     /// Do not fill the kernel's caches in the background, where the base is large and cores are idle
     #[arg(long)]
@@ -116,6 +118,7 @@ impl Run {
         request.temporary = !ending.keep;
         request.strategy = self.way.way(&settings);
         request.wishes.hide.symlinks = settings.symlinks.unwrap_or_default();
+        request.wishes.limits = self.quota.limits(&settings);
         request.wishes.private_mount = private_mount(request.strategy, &self.options);
         let signals = signals::Forwarding::start()?;
         let record = create_fork(&forks, &request, &settings, Some(rustix::stdio::stderr()))?.record;

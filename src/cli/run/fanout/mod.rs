@@ -66,6 +66,8 @@ pub(in super::super) struct Fanout {
     #[command(flatten)]
     way: create::Choice,
     #[command(flatten)]
+    quota: create::Quota,
+    #[command(flatten)]
     options: Options,
     // clap takes an n in braces for a line break, so that it cannot be shown as it is to be written.
     /// The command and its arguments; names in braces, as {label}, stand for their values: label, n (the number) and the

@@ -116,6 +116,7 @@ impl<'a> Task<'a> {
         request.label = Some(shared.label(self.row.n)?);
         request.temporary = true;
         request.strategy = shared.args.way.way(&shared.settings);
+        request.wishes.limits = shared.args.quota.limits(&shared.settings);
         request.wishes.hide.symlinks = shared.settings.symlinks.unwrap_or_default();
         request.wishes.private_mount = super::super::private_mount(request.strategy, &shared.args.options);
         let mut log = self.log()?;

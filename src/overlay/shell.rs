@@ -1,0 +1,128 @@
+//! Shells: directories of the base that are in the upper as the way to something in them.
+//!
+//! A shell has the attributes of the lower directory, shows its entries, and its times until it is changed itself. It is
+//! staged and renamed into place like every copy; those above it come first.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::copyup::{discard, metadata, quietly};
+use super::fds::Opened;
+use super::node::Node;
+use super::quota::Hold;
+use super::{Overlay, Result, Upper};
+use crate::layer::ledger::BaseState;
+use crate::layer::marks::{self, DirMarks, Origin};
+use crate::layer::tree::Layer;
+use crate::names::Name;
+use crate::sys::{At, Stat};
+
+impl Overlay {
+    /// Brings a directory into the upper as an empty shell, and those above it first; its upper directory. The caller holds
+    /// `names`.
+    pub(super) fn copy_up_dir(&self, node: &Arc<Node>) -> Result<Arc<Opened>> {
+        self.copy_up_dirs(node, false)
+    }
+
+    /// The same for something to be removed from it, which no limit keeps from it.
+    pub(super) fn copy_up_dir_to_remove(&self, node: &Arc<Node>) -> Result<Arc<Opened>> {
+        self.copy_up_dirs(node, true)
+    }
+
+    fn copy_up_dirs(&self, node: &Arc<Node>, anyway: bool) -> Result<Arc<Opened>> {
+        let mut missing = Vec::new();
+        let mut at = Arc::clone(node);
+        loop {
+            let link = {
+                let state = at.dir()?.state.read();
+                if state.upper {
+                    break;
+                }
+                if state.is_removed() {
+                    return Err(Errno::NOENT);
+                }
+                state.link.clone()
+            };
+            let upper = self.writable()?;
+            let (parent, name) = link.ok_or(Errno::STALE)?;
+            missing.push((upper, at, name));
+            at = parent;
+        }
+        while let Some((upper, dir, name)) = missing.pop() {
+            let hold = upper.hold_dir(anyway)?;
+            self.copy_up_shell(upper, (&at, &name), &dir, hold)?;
+            at = dir;
+        }
+        self.upper_dir(node)
+    }
+
+    /// Brings one directory into the upper, the parent of which stands there.
+    fn copy_up_shell(
+        &self,
+        upper: &Upper,
+        (parent, name): (&Arc<Node>, &Name),
+        node: &Arc<Node>,
+        mut hold: Option<Hold<'_>>,
+    ) -> Result<()> {
+        let dir = node.dir()?;
+        let _one = node.copying.lock();
+        let lower = {
+            let state = dir.state.read();
+            if state.upper {
+                return Ok(());
+            }
+            state.lowers.first().cloned().ok_or(Errno::STALE)?
+        };
+        let above = self.upper_dir(parent)?;
+        let (layer, from) = self.lower_dir(node, &lower)?;
+        let stat = layer.shown(At::object(&*from), Stat::of(from.as_fd())?)?;
+        let staged = upper.staging.name();
+        let to = upper.staging.at(&staged);
+        to.mkdir(0o700)?;
+        let placed = (|| {
+            let origin =
+                Origin { ident: node.ident, dev: self.written_dev(stat.dev), indexed: false, ctime: Some(stat.ctime) };
+            marks::set_origin(to, &origin)?;
+            metadata(At::object(&*from), to, &stat)?;
+            upper.note(&lower.path, BaseState::from(&stat))?;
+            if let Some(hold) = &mut hold {
+                hold.fit(&to.stat()?);
+            }
+            let _change = parent.dir()?.change.lock();
+            let _room = upper.room(parent, At::object(&*above.fd))?;
+            quietly(&above.fd, || to.rename(At::new(&*above.fd, name)))
+        })();
+        if let Err(e) = placed {
+            discard(upper, &staged);
+            return Err(e);
+        }
+        if let Some(hold) = hold {
+            hold.charge(node);
+        }
+        let mut state = dir.state.write();
+        state.upper = true;
+        state.borrowed_ctime = Some(stat.ctime);
+        Ok(())
+    }
+}
+
+impl Upper {
+    /// Gives the root of a new upper the attributes of the base's root.
+    pub(super) fn adopt_root(&self, base: &Layer) -> Result<()> {
+        let to = At::object(&*self.root.fd);
+        if marks::read_origin(to)?.is_some() {
+            return Ok(());
+        }
+        let from = At::object(&base.root);
+        let stat = from.stat()?;
+        marks::set_origin(to, &Origin { ident: stat.ident(), dev: stat.dev, indexed: false, ctime: Some(stat.ctime) })?;
+        metadata(from, to, &stat)
+    }
+}
+
+/// The marks of the root of the upper.
+pub(super) fn root_marks(upper: &Upper) -> Result<DirMarks> {
+    DirMarks::read(At::object(&*upper.root.fd))
+}
