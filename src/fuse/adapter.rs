@@ -98,7 +98,7 @@ impl Adapter {
     }
 
     /// Runs a job on the pool.
-    fn slowly(&self, job: impl FnOnce(&Self) + Send + 'static) {
+    pub(super) fn slowly(&self, job: impl FnOnce(&Self) + Send + 'static) {
         let this = self.clone();
         self.lane.run(move || job(&this));
     }

@@ -194,3 +194,45 @@ fn minor_of(point: &Path) -> Option<u32> {
     let stat = rustix::fs::statx(CWD, point, flags, StatxFlags::empty()).ok()?;
     (stat.stx_dev_major == 0).then_some(stat.stx_dev_minor)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layer::hidden::Hidden;
+    use crate::overlay::{Config, FdCache, Large, Lower};
+
+    /// A merge reads the upper once the session is over: a write that is still on the pool would be in the middle of it.
+    #[test]
+    fn a_request_on_the_pool_keeps_the_session_from_being_over() {
+        let base = tempfile::tempdir().expect("room");
+        let root = crate::sys::open_root(base.path()).expect("there");
+        let overlay = Overlay::new(Config {
+            lowers: vec![Lower { root, marked: false, image: false, watch: false }],
+            upper: None,
+            work: None,
+            watch: None,
+            fds: FdCache::new(8),
+            created: None,
+            made_on: None,
+            hidden: Hidden::default(),
+            large: Large { from: u64::MAX, background: false },
+        });
+        let ended = Arc::new(Ended::default());
+        let adapter = Adapter::new(overlay.expect("an overlay"), Arc::default(), 2, Ending(Arc::clone(&ended)));
+        let (open, gate) = crossbeam_channel::bounded::<()>(0);
+        let (begun, begins) = crossbeam_channel::bounded(0);
+        adapter.slowly(move |_| {
+            begun.send(()).expect("somebody waits");
+            let _ = gate.recv();
+        });
+        begins.recv().expect("it begins");
+        // As when the session's own threads are gone.
+        drop(adapter);
+        assert!(!*ended.flag.lock(), "over in the middle of a request");
+        drop(open);
+        let mut over = ended.flag.lock();
+        while !*over {
+            ended.changed.wait(&mut over);
+        }
+    }
+}

@@ -432,6 +432,31 @@ fn the_fork_is_synced_before_what_is_in_it() {
     fork.overlay.fsync(made.node, true).expect("synced again");
 }
 
+/// Its number is not given to a new one meanwhile, which would have to go by another than its entry in the listing says.
+#[test]
+fn the_number_of_a_removed_directory_stays_taken_while_somebody_is_in_it() {
+    let fork = fork(|_| {});
+    let make = |name: &str| fork.overlay.mkdir(me(), ROOT, OsStr::new(name), 0o755, 0).expect("free");
+    let forget_descriptor = |node| fork.overlay.fds.remove(fork.overlay.owner, node, fds::Slot::UpperDir);
+    for replaced in [false, true] {
+        // Nobody forgets this node: a process is in the directory.
+        let old = make("old").node;
+        forget_descriptor(old);
+        if replaced {
+            make("other");
+            fork.rename(("", "other"), ("", "old")).expect("it is empty");
+        } else {
+            fork.overlay.rmdir(ROOT, OsStr::new("old")).expect("it is empty");
+        }
+        forget_descriptor(old);
+        // A file system that gives free numbers to whoever comes next does so here.
+        let name = if replaced { "after a rename" } else { "after a removal" };
+        let new = make(name);
+        assert_ne!(new.node, old);
+        assert_eq!(new.attr.ino, fs::metadata(fork.upper(name)).expect("there").ino(), "as it is listed");
+    }
+}
+
 /// Whoever makes directories in directories must not be able to end the server, which has small stacks and few descriptors.
 #[test]
 fn a_tree_deeper_than_any_stack_or_path() {

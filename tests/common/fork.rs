@@ -127,9 +127,17 @@ pub(crate) fn same_as_plain(base: &str, script: &str) -> Fork {
 /// Waits until something holds that happens by itself; fails when it does not in time.
 #[track_caller]
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(20);
+    assert!(within(Duration::from_secs(20), &mut holds), "still not: {what}");
+}
+
+/// Whether something comes to hold by itself in this time.
+pub(crate) fn within(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let until = Instant::now() + limit;
     while !holds() {
-        assert!(Instant::now() < until, "still not: {what}");
+        if Instant::now() > until {
+            return false;
+        }
         std::thread::yield_now();
     }
+    true
 }

@@ -14,7 +14,7 @@ use super::mounts;
 
 /// What the names begin with that are made in this PID namespace: elsewhere a process number says nothing, and a test
 /// run in a container may share the temporary directory with this one.
-fn prefix() -> String {
+pub(crate) fn prefix() -> String {
     use std::os::unix::fs::MetadataExt;
     let namespace = std::fs::metadata("/proc/self/ns/pid").expect("every process is in one").ino();
     format!("treefork-test-{namespace:x}-")
@@ -94,7 +94,7 @@ fn clean(dir: &Path) {
 }
 
 /// Cleans up after test runs that were killed.
-fn sweep(root: &Path) {
+pub(crate) fn sweep(root: &Path) {
     let prefix = prefix();
     for entry in std::fs::read_dir(root).into_iter().flatten().flatten() {
         let name = entry.file_name();

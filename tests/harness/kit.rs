@@ -7,6 +7,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use crate::common::run::ends_within;
+use crate::common::temp;
 use crate::common::{Env, Fs, Image, Look, Repo, Run, Shape, TempTree, Tree, mounts, repo};
 
 /// Changes that a listing has to tell apart.
@@ -117,4 +118,18 @@ fn the_ordinary_user_has_no_power() {
 fn temporary_trees_are_distinct() {
     let (a, b) = (TempTree::new(), TempTree::new());
     assert_ne!(a.path(), b.path());
+}
+
+/// A test run in another PID namespace that shares the temporary directory has process numbers that say nothing here.
+#[test]
+fn sweeping_takes_what_dead_runs_of_this_namespace_left_and_nothing_else() {
+    let tree = TempTree::new();
+    // No process has a number this large.
+    let dead = u32::MAX;
+    let own = temp::prefix();
+    let [ours, alive] = [format!("{own}{dead}-0"), format!("{own}{}-0", std::process::id())].map(|name| tree.dir(name));
+    let namespace = own.trim_end_matches('-').rsplit('-').next().expect("it is named");
+    let elsewhere = tree.dir(format!("{}{dead}-0", own.replace(namespace, "1")));
+    temp::sweep(tree.path());
+    assert!(!ours.exists() && alive.exists() && elsewhere.exists());
 }
