@@ -328,6 +328,13 @@ impl Table {
         self.nodes.iter().map(|entry| Arc::clone(entry.value())).collect()
     }
 
+    /// Gives back the room of many more nodes than there are.
+    pub(super) fn shrink(&self) {
+        if self.nodes.capacity() > 4 * self.nodes.len() + 4096 {
+            self.nodes.shrink_to_fit();
+        }
+    }
+
     /// How many nodes there are.
     pub(super) fn len(&self) -> usize {
         self.nodes.len()

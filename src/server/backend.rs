@@ -126,6 +126,10 @@ impl Mounted for Served {
         Ok(())
     }
 
+    fn shrink(&self) {
+        self.overlay.shrink();
+    }
+
     fn stats(&self) -> Vec<(String, u64)> {
         self.session.stats().snapshot().into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
     }

@@ -177,6 +177,11 @@ impl Server {
             let mut fds = [PollFd::new(&self.wake.1, PollFlags::IN), PollFd::new(listener, listening)];
             let tick = idle.unwrap_or(SILENCE).clamp(Duration::from_millis(20), SILENCE);
             match poll(&mut fds, Some(&timespec(tick))) {
+                // Nobody came for a while.
+                Ok(0) => {
+                    self.table.shrink();
+                    crate::sys::give_back_memory();
+                }
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(e) => return Err(Error::io("cannot wait for connections", e)),
             }

@@ -52,6 +52,8 @@ pub trait Mounted: Send + Sync {
     fn observe(&self, kept: &Path, wait: bool) -> Result<bool>;
     /// Completes the large files that are still being copied up.
     fn settle(&self) -> Result<()>;
+    /// Gives back room that it does not need at the moment.
+    fn shrink(&self);
     /// Brings all that was written to the disk, large files complete.
     fn sync(&self) -> Result<()>;
     /// Reads through a new preserved layer from now on.
@@ -210,6 +212,16 @@ impl Table {
         live.preserve(layer)
     }
 
+    /// Has all mounts give back room that they do not need.
+    pub(super) fn shrink(&self) {
+        let slots: Vec<Arc<Slot>> = self.slots.lock().values().map(Arc::clone).collect();
+        for slot in slots {
+            if let Some(live) = slot.live.try_lock().as_deref().and_then(Option::as_ref) {
+                live.mounted.shrink();
+            }
+        }
+    }
+
     /// How many mounts there are, those that just come and go among them.
     pub(super) fn len(&self) -> usize {
         self.slots.lock().len()
@@ -331,6 +343,7 @@ mod tests {
         fn observe(&self, _: &Path, _: bool) -> Result<bool> {
             Ok(false)
         }
+        fn shrink(&self) {}
         fn sync(&self) -> Result<()> {
             Ok(())
         }

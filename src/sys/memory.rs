@@ -1,4 +1,4 @@
-//! How the allocator treats large blocks.
+//! What the allocator does with large blocks, and with free ones.
 
 /// Blocks from this size on are mapped of their own, and given back when freed.
 #[cfg(target_env = "gnu")]
@@ -16,5 +16,17 @@ pub fn map_large_blocks() {
     // SAFETY: mallopt takes two integers and changes settings of the allocator under the allocator's own lock.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
+    }
+}
+
+/// Gives the free memory of the allocator back to the system: glibc by itself keeps what lies below a block in use.
+///
+/// Takes milliseconds where there is much; for moments in which nobody waits.
+pub fn give_back_memory() {
+    #[cfg(target_env = "gnu")]
+    #[expect(unsafe_code, reason = "there is no safe wrapper")]
+    // SAFETY: malloc_trim releases pages that hold no allocated block, under the allocator's own locks.
+    unsafe {
+        libc::malloc_trim(0);
     }
 }

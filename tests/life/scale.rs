@@ -68,8 +68,12 @@ fn what_was_used_is_given_back_when_the_kernel_forgets_it() {
         fs::create_dir(base.join(dir.to_string())).expect("free");
         (0..500).for_each(|n| fs::write(base.join(format!("{dir}/{n}")), "x").expect("room"));
     }
-    let fork = treefork.create(&base, "fork");
+    let mut create = treefork.command(["create", base.to_str().expect("plain"), "--label", "fork"]);
+    // How often it looks whether there is something to do.
+    let created = create.env("TREEFORK_SERVER_IDLE", "0.2").ok();
+    let fork = Path::new(&created.text()).to_path_buf();
     let server = process(&treefork);
+    let idle = anonymous_kib(&server);
     let open = count(&server, "fd");
     let walk = || treefork.env().sh(&fork, "find . -printf '%s\\n' | wc -l; cat 1/* | wc -c");
     walk();
@@ -86,5 +90,9 @@ fn what_was_used_is_given_back_when_the_kernel_forgets_it() {
     eventually("descriptors are closed", || {
         forget();
         count(&server, "fd") <= open + 32
+    });
+    eventually("memory is given back", || {
+        forget();
+        anonymous_kib(&server) <= idle + (again - idle) / 2
     });
 }
