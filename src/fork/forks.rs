@@ -367,18 +367,26 @@ impl Forks {
 
     /// Takes a locked fork away, whatever step an earlier removal got to.
     pub fn finish_removal(&self, mut locked: Locked) -> Result<()> {
-        let pending = Pending::new(&self.store, &locked.record.id)?;
+        let pending = match Pending::new(&self.store, &locked.record.id) {
+            // Removing is the way out of a full disk, and must need no room.
+            Err(e) if is_full(&e) => None,
+            pending => Some(pending?),
+        };
         let done = self.removal_steps(&mut locked);
         drop(locked.lock);
-        match done {
-            Ok(()) => drop(pending),
-            Err(_) => pending.keep(),
+        if done.is_err() {
+            pending.into_iter().for_each(Pending::keep);
         }
         done
     }
 
     fn removal_steps(&self, locked: &mut Locked) -> Result<()> {
-        locked.record.enter(State::Removing, &locked.dir)?;
+        match locked.record.enter(State::Removing, &locked.dir) {
+            // The same here. Killed before it is in the trash, such a fork is as it was: only a work tree would have lost its
+            // files by then.
+            Err(e) if is_full(&e) && locked.record.strategy != Way::Worktree => log::warn!("{e}"),
+            entered => entered?,
+        }
         fault_point("fork.removing")?;
         let site = locked.record.site(self.store.root(), &locked.dir)?;
         strategy::strategy(locked.record.strategy).destroy(&site)?;
@@ -393,6 +401,11 @@ impl Forks {
         }
         self.drop_layers(&locked.record.base)
     }
+}
+
+/// Whether there was no room for something.
+fn is_full(e: &Error) -> bool {
+    matches!(e.errno(), Some(libc::ENOSPC | libc::EDQUOT))
 }
 
 /// The sentence about what of the base is left out, as asked.

@@ -9,6 +9,7 @@
 //!   forks/<id>/        fork.json, lock, and what the strategy keeps
 //!   pending/<id>       forks between two states, see `pending`
 //!   trash/<name>/      what is being deleted, or waits to be restored
+//!   trash.lock         held by whoever deletes it
 //! ```
 
 use std::ffi::OsString;
@@ -28,6 +29,7 @@ use crate::sys::{Stat, calls};
 const VERSION: &str = "version";
 const FORMAT: &str = "treefork store ";
 const CURRENT: u32 = 1;
+const TRASH_LOCK: &str = "trash.lock";
 
 /// An open store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,6 +98,10 @@ impl Store {
         for name in ["bases", "forks", "pending", "trash"] {
             calls::make_dirs(&root.join(name), Mode::RWXU).context(cannot, path)?;
         }
+        // Made now, since the trash has to be emptied when there is no room for one more file.
+        let lock = root.join(TRASH_LOCK);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+        calls::open(&lock, flags, Mode::from_raw_mode(0o600)).context(cannot, &lock)?;
         // Last: a store without it is not a store yet.
         write_atomic(&root.join(VERSION), format!("{FORMAT}{CURRENT}\n").as_bytes(), 0o600)?;
         Ok(Self { root })
@@ -125,6 +131,11 @@ impl Store {
     /// Where things wait for their deletion.
     pub fn trash(&self) -> PathBuf {
         self.root.join("trash")
+    }
+
+    /// The lock of whoever empties the trash.
+    pub(super) fn trash_lock(&self) -> PathBuf {
+        self.root.join(TRASH_LOCK)
     }
 
     /// The marks of forks between two states.
@@ -178,7 +189,7 @@ fn locate(explicit: Option<&Path>, variable: impl Fn(&str) -> Option<OsString>) 
 
 fn is_ours(name: &std::ffi::OsStr) -> bool {
     let name = name.as_encoded_bytes();
-    [&b"bases"[..], b"forks", b"pending", b"trash", b"version", b"lock"].contains(&name)
+    [&b"bases"[..], b"forks", b"pending", b"trash", b"version", b"lock", TRASH_LOCK.as_bytes()].contains(&name)
         || name.starts_with(b"server.")
         || name.starts_with(b".tmp.")
 }

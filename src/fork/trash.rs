@@ -111,7 +111,7 @@ pub fn has_work(store: &Store) -> bool {
 
 /// Deletes what was discarded, including what comes in meanwhile. Another process at it is success: it does the work.
 pub fn empty(store: &Store) -> Result<()> {
-    let lock = store.root().join("trash.lock");
+    let lock = store.trash_lock();
     loop {
         let held = match FileLock::acquire(&lock, "emptying the trash", Wait::No) {
             Err(e) if e.kind() == Kind::Locked => return Ok(()),
