@@ -33,9 +33,6 @@ use options::Words;
 /// The name under which `mount(8)` calls us for `-t fuse.treefork`.
 const HELPER_NAME: &str = "mount.fuse.treefork";
 
-/// Descriptors kept for written files: well below the limit.
-const FDS: usize = 4096;
-
 /// What the background process says to the one that waits for it.
 const MOUNTED: u8 = b'.';
 
@@ -191,7 +188,7 @@ fn mount(point: &Path, words: Words, source: Option<OsString>) -> Result<(Sessio
         upper,
         work,
         watch: watch.clone(),
-        fds: FdCache::new(FDS),
+        fds: FdCache::of_process(),
         created: None,
         made_on: None,
         hidden: Hidden::default(),

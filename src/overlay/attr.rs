@@ -134,6 +134,8 @@ impl Overlay {
         } else if state.links.is_empty() && matches!(state.place, Place::Lower { .. }) {
             // The object goes on having its names in the base; an upper one without a name says 0 itself.
             stat.nlink = 0;
+        } else if let Place::Orphan(grip) = &state.place {
+            stat.nlink = stat.nlink.saturating_sub(grip.names());
         }
         Ok(stat)
     }
@@ -204,7 +206,7 @@ impl Overlay {
                 call(None, At::new(&*dir.fd, &name))
             }
             Place::Index(key) => call(None, At::new(self.writable()?.index.dir(), &key.file_name())),
-            Place::Orphan(fd) => call(None, At::object(&*fd)),
+            Place::Orphan(grip) => call(None, grip.at()),
         }
     }
 

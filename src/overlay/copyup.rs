@@ -20,6 +20,7 @@ use super::fds::{Opened, Slot};
 use super::large::Begun;
 use super::lookup::gone;
 use super::node::{Link, Node, Place};
+use super::orphan::Grip;
 use super::quota::Hold;
 use super::{Overlay, Result, Upper};
 use crate::copy;
@@ -221,11 +222,7 @@ impl Overlay {
         let place = match (link, shared) {
             // Unlinked while open, and no other name is left: the copy has no name either. The old state was noted when the
             // name went.
-            (None, None) => {
-                let fd = upper.staging.at(staged).open(OFlags::PATH)?;
-                upper.staging.at(staged).unlink()?;
-                Place::Orphan(Arc::new(fd))
-            }
+            (None, None) => Place::Orphan(Grip::of_staged(&self.fds, upper, staged.clone())?),
             (Some((parent, name)), None) => {
                 let dir = self.copy_up_dir(&parent)?;
                 upper.note(&lower.path, state)?;

@@ -252,7 +252,7 @@ impl Overlay {
                 open_ours(At::new(&*dir.fd, name), flags)?
             }
             Place::Index(key) => open_ours(At::new(upper.index.dir(), &key.file_name()), flags)?,
-            Place::Orphan(fd) => open_ours(At::object(&**fd), flags)?,
+            Place::Orphan(grip) => open_ours(grip.at(), flags)?,
         };
         let partial = upper.partials.behind(&fd)?;
         Ok(Opened::of(Arc::new(fd), partial))

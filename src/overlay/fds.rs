@@ -2,17 +2,19 @@
 //!
 //! There are no open files in this file system, so a read or a write finds its descriptor here or opens one. The hard
 //! limit on descriptors is shared by a thousand forks: the least recently used one is closed first, which is always
-//! allowed, since a node can be opened again. (The one descriptor that cannot, that of an unlinked upper file, is held
-//! by its node instead.)
+//! allowed, since a node can be opened again. The one descriptor that cannot, that of an object without a name, is held
+//! by its node instead, and counted here: there are only so many.
 
 use std::num::NonZeroUsize;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use lru::LruCache;
 use parking_lot::Mutex;
+use rustix::io::Errno;
 
+use super::Result;
 use super::partial::Partial;
 
 /// A cached descriptor.
@@ -63,10 +65,42 @@ const SHARDS: usize = 16;
 pub struct FdCache {
     shards: Vec<Mutex<LruCache<Key, Arc<Opened>>>>,
     owners: AtomicU32,
+    /// How many are held besides, and how many may be.
+    held: AtomicUsize,
+    most_held: usize,
+}
+
+/// A descriptor that stays open for as long as somebody has it.
+#[derive(Debug)]
+pub(super) struct Held {
+    fd: Arc<OwnedFd>,
+    cache: Arc<FdCache>,
+}
+
+impl AsFd for Held {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.cache.held.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl FdCache {
-    /// A cache of about this many descriptors.
+    /// A cache for all file systems of this process.
+    pub fn of_process() -> Arc<Self> {
+        const MOST: usize = 4096;
+        // Three quarters of what may be open, with those that are held: the layers' own, the devices and the clients have to
+        // fit in, too.
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let half = limit.map_or(MOST, |limit| usize::try_from(limit / 2).unwrap_or(MOST));
+        Self::new(half.min(MOST))
+    }
+
+    /// A cache of about this many descriptors, with half as many more that are held.
     pub fn new(capacity: usize) -> Arc<Self> {
         let each = NonZeroUsize::new(capacity / SHARDS).unwrap_or(NonZeroUsize::MIN);
         // Unbounded in name, bounded by hand on insertion: a bounded LruCache allocates its table up front.
@@ -74,12 +108,27 @@ impl FdCache {
         for shard in &shards {
             shard.lock().resize(each);
         }
-        Arc::new(Self { shards, owners: AtomicU32::new(0) })
+        let (owners, held) = (AtomicU32::new(0), AtomicUsize::new(0));
+        Arc::new(Self { shards, owners, held, most_held: capacity / 2 })
     }
 
     /// A number for one more file system that uses the cache.
     pub(super) fn owner(&self) -> u32 {
         self.owners.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Opens something to be held; `None` where as much is held as may be, or nothing more can be opened.
+    pub(super) fn hold(self: &Arc<Self>, open: impl FnOnce() -> Result<Arc<OwnedFd>>) -> Result<Option<Arc<Held>>> {
+        let before = self.held.fetch_add(1, Ordering::Relaxed);
+        let opened = if before < self.most_held { open() } else { Err(Errno::MFILE) };
+        match opened {
+            // Counted off again when it is dropped.
+            Ok(fd) => Ok(Some(Arc::new(Held { fd, cache: Arc::clone(self) }))),
+            Err(e) => {
+                self.held.fetch_sub(1, Ordering::Relaxed);
+                if matches!(e, Errno::MFILE | Errno::NFILE) { Ok(None) } else { Err(e) }
+            }
+        }
     }
 
     pub(super) fn get(&self, owner: u32, node: u64, slot: Slot) -> Option<Arc<Opened>> {

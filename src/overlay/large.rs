@@ -257,8 +257,8 @@ impl Overlay {
     pub(super) fn drop_partial(&self, node: &Node) {
         let Some(upper) = self.upper.as_ref().filter(|upper| !upper.partials.is_empty()) else { return };
         let Kind::File(file) = &node.kind else { return };
-        let Place::Orphan(fd) = file.state.read().place.clone() else { return };
-        let Some(partial) = Stat::of(fd.as_fd()).ok().and_then(|stat| upper.partials.remove(stat.ident())) else {
+        let Place::Orphan(grip) = file.state.read().place.clone() else { return };
+        let Some(partial) = grip.at().stat().ok().and_then(|stat| upper.partials.remove(stat.ident())) else {
             return;
         };
         partial.drop_now();

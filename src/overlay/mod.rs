@@ -16,6 +16,7 @@
 //! | `settle`, `background` | bringing up the rest of them |
 //! | `data` | reading and writing content |
 //! | `create`, `remove`, `rename` | changing names |
+//! | `orphan` | what has no name any more and is in use |
 //! | `symlink` | reading links, and keeping them in the fork |
 //! | `stand_in` | what takes the place of things that a fork must not have as they are |
 //! | `listing` | merged directory listings with offsets that stay valid |
@@ -39,6 +40,7 @@ mod large;
 mod listing;
 mod lookup;
 mod node;
+mod orphan;
 mod partial;
 mod preserve;
 mod quota;
@@ -269,7 +271,7 @@ struct Upper {
     root: Arc<fds::Opened>,
     dev: u64,
     work: OwnedFd,
-    staging: Staging,
+    staging: Arc<Staging>,
     index: Index,
     origins: Origins,
     ledger: Ledger,
@@ -399,7 +401,7 @@ impl Upper {
         Ok(Self {
             root: fds::Opened::new(root),
             dev,
-            staging: Staging::open(&work)?,
+            staging: Arc::new(Staging::open(&work)?),
             index: Index::open(&work)?,
             origins: Origins::open(&work)?,
             ledger: Ledger::open(&work)?,

@@ -14,7 +14,6 @@
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -22,7 +21,7 @@ use dashmap::{DashMap, Entry as Slot};
 use parking_lot::{Mutex, RwLock};
 use rustix::fs::FileType;
 
-use super::fds::Opened;
+use super::orphan::Grip;
 use super::quota::Charged;
 use super::{Attr, ROOT, Result};
 use crate::layer::index::Key;
@@ -87,8 +86,8 @@ pub(super) struct DirState {
     pub(super) inherit: Option<Inherit>,
     /// It was removed; these were its last attributes.
     pub(super) removed: Option<Box<Attr>>,
-    /// Its object in the upper, from before it is removed: as long as that is open, nothing new gets its number.
-    pub(super) pinned: Option<Arc<Opened>>,
+    /// Its object in the upper, from before it is removed: as long as that is kept, nothing new gets its number.
+    pub(super) pinned: Option<Grip>,
     /// The kernel may believe what this directory says only for moments: no watch could be had.
     pub(super) unwatched: bool,
 }
@@ -125,8 +124,8 @@ pub(super) enum Place {
     Upper,
     /// A hard link of the base that was copied up: in the index, whatever its names.
     Index(Key),
-    /// In the upper without a name (`O_PATH`).
-    Orphan(Arc<OwnedFd>),
+    /// In the upper without a name.
+    Orphan(Grip),
 }
 
 impl Node {

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 use super::fds::{Opened, Slot};
 use super::node::{Kind, Node, Place};
+use super::orphan::Grip;
 use super::{Overlay, Result, Upper};
 use crate::layer::index::{Key, Links};
 use crate::layer::ledger::BaseState;
@@ -113,23 +114,11 @@ impl Overlay {
             }
         };
         if let Some(staged) = staged {
-            discard_dir(upper, &staged);
+            self.put_away(upper, node, staged);
         }
         self.mark_removed(node, attr)?;
         self.count_subdirectory(parent, -1);
         self.unlisted(parent, name);
-        Ok(())
-    }
-
-    /// A directory is about to be removed: the number of its object stays taken for as long as the node lives, which may be
-    /// until some process leaves it.
-    pub(super) fn pin(&self, node: &Arc<Node>) -> Result<()> {
-        let dir = node.dir()?;
-        if dir.state.read().upper {
-            let opened = self.upper_dir(node)?;
-            self.writable()?.before_losing(node, At::object(&*opened.fd))?;
-            dir.state.write().pinned = Some(opened);
-        }
         Ok(())
     }
 
@@ -215,9 +204,11 @@ impl Overlay {
         let orphan = match (&place, last || unreachable) {
             (Place::Upper, true) => {
                 let dir = self.upper_dir(parent)?;
-                Some(At::new(&*dir.fd, name).open(OFlags::PATH))
+                Some(Grip::of(&self.fds, upper, At::new(&*dir.fd, name)))
             }
-            (Place::Index(key), true) if last => Some(At::new(upper.index.dir(), &key.file_name()).open(OFlags::PATH)),
+            (Place::Index(key), true) if last => {
+                Some(Grip::of(&self.fds, upper, At::new(upper.index.dir(), &key.file_name())))
+            }
             _ => None,
         };
         // The count goes down before the name goes: what fails here is an answer, later it could be none.
@@ -227,11 +218,11 @@ impl Overlay {
             _ => None,
         };
         let held = orphan.transpose().and_then(|orphan| {
-            if let Some(fd) = &orphan {
-                upper.before_losing(&node, At::object(fd))?;
+            if let Some(grip) = &orphan {
+                upper.before_losing(&node, grip.at())?;
             }
             let counted = key.map(|key| upper.count_name(key, |_| attr.nlink.saturating_sub(1))).transpose()?;
-            Ok((orphan.map(Arc::new), counted))
+            Ok((orphan, counted))
         });
         let (orphan, counted) = held.inspect_err(|_| self.forget(node.id, 1))?;
         Ok(Leaving { node, nlink: attr.nlink, stat, physical, orphan, counted })
@@ -261,8 +252,8 @@ impl Overlay {
             // Names that we never heard of cannot be left: the count says so.
             state.links.clear();
         }
-        if let Some(fd) = orphan {
-            state.place = Place::Orphan(fd);
+        if let Some(grip) = orphan {
+            state.place = Place::Orphan(grip);
             if last {
                 upper.lost(&node);
             }
@@ -307,7 +298,7 @@ pub(super) struct Leaving {
     nlink: u32,
     stat: Stat,
     physical: bool,
-    orphan: Option<Arc<std::os::fd::OwnedFd>>,
+    orphan: Option<Grip>,
     counted: Option<Counted>,
 }
 

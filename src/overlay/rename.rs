@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::copyup::{Bring, discard};
 use super::fds::Opened;
 use super::node::{Kind, Node, Place};
-use super::remove::{discard_dir, is_dir};
+use super::remove::is_dir;
 use super::{Attr, Overlay, Result, Upper};
 use crate::layer::marks::{self, DirMarks};
 use crate::names::Name;
@@ -121,7 +121,8 @@ impl Overlay {
         if let Some(target) = target.as_ref().filter(|target| target.node.is_dir()) {
             self.pin(&target.node)?;
         }
-        let moved = self.move_entry(upper, from, &from_dir, to, &to_dir, source.node.is_dir(), below_from.is_some());
+        let (directory, cover, replaced) = (source.node.is_dir(), below_from.is_some(), target.map(|it| &*it.node));
+        let moved = self.move_entry(upper, from, &from_dir, to, &to_dir, directory, cover, replaced);
         match (leaving, moved) {
             (Some(leaving), Ok(())) => self.after_leaving(upper, &to.parent, &to.name, leaving),
             (Some(leaving), Err(e)) => return Err(self.stays(upper, leaving, e)),
@@ -136,7 +137,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// Moves the entry on disk. The target, if there is one, may be replaced.
+    /// Moves the entry on disk, where `replaced` stands, if anything.
     #[allow(clippy::too_many_arguments)]
     fn move_entry(
         &self,
@@ -147,16 +148,17 @@ impl Overlay {
         to_dir: &Opened,
         directory: bool,
         cover: bool,
+        replaced: Option<&Node>,
     ) -> Result<()> {
         let (source, target) = (At::new(&*from_dir.fd, &from.name), At::new(&*to_dir.fd, &to.name));
         let standing = target.try_stat()?;
         let mut aside = None;
-        if standing.is_some_and(|stat| stat.is_dir()) {
+        if let Some(replaced) = replaced.filter(|_| standing.is_some_and(|stat| stat.is_dir())) {
             // An empty directory may hold whiteouts, and then cannot be renamed over: it makes way first.
             self.allow_whiteouts(upper, &to.parent, to_dir)?;
             let staged = upper.staging.staged_whiteout()?;
             upper.staging.at(&staged).rename_with(target, RenameFlags::EXCHANGE)?;
-            aside = Some(staged);
+            aside = Some((replaced, staged));
         }
         let moved = if directory && standing.is_some() {
             self.change_places(upper, from, (source, from_dir), target, cover)
@@ -164,8 +166,8 @@ impl Overlay {
             self.move_there(upper, from, (source, from_dir), target, cover)
         };
         match (&moved, aside) {
-            (Ok(()), Some(staged)) => discard_dir(upper, &staged),
-            (Err(_), Some(staged)) => {
+            (Ok(()), Some((target, staged))) => self.put_away(upper, target, staged),
+            (Err(_), Some((_, staged))) => {
                 if let Err(e) = upper.staging.at(&staged).rename_with(target, RenameFlags::EXCHANGE) {
                     log::error!("an empty directory that made way cannot be put back: {e}");
                 }

@@ -19,9 +19,6 @@ use crate::names::RelPath;
 use crate::overlay::{Config, FdCache, Large, Lower, Overlay, Usage};
 use crate::sys::{self, Stat, mounts};
 
-/// Descriptors kept for files and directories, for all mounts together, at the most.
-const FDS: usize = 4096;
-
 /// Serves overlays over FUSE. One watch and one cache of descriptors for all of them.
 pub struct Fuse {
     watch: Option<Arc<Watch>>,
@@ -34,10 +31,7 @@ impl Fuse {
     pub fn new() -> Self {
         let watch =
             Watch::new().inspect_err(|e| log::warn!("bases cannot be watched, caches are kept short: {e}")).ok();
-        // Half of what may be open: the layers' own, the devices and the clients have to fit in, too.
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-        let half = limit.map_or(FDS, |limit| usize::try_from(limit / 2).unwrap_or(FDS));
-        Self { watch, fds: FdCache::new(half.min(FDS)), observed: Arc::default() }
+        Self { watch, fds: FdCache::of_process(), observed: Arc::default() }
     }
 
     fn overlay(&self, spec: &MountSpec) -> Result<Arc<Overlay>> {

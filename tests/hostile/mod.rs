@@ -2,3 +2,5 @@
 
 mod deep;
 mod inside;
+mod room;
+mod size;
