@@ -271,9 +271,10 @@ impl Drop for Room<'_> {
     fn drop(&mut self) {
         let mut charged = self.node.charged.0.lock();
         let charge = charged.get_or_insert_default();
-        // Looked at under the lock: of two who look at once the later look counts.
-        let Ok(stat) = self.at.stat() else { return };
-        let (before, now) = (charge.size.unwrap_or_default(), charge.of(&stat));
+        let before = charge.size.unwrap_or_default();
+        // Looked at under the lock: of two who look at once the later look counts. Who cannot look takes it that all of it
+        // was needed.
+        let now = self.at.stat().map_or(before + self.hold.held.size, |stat| charge.of(&stat));
         charge.size = Some(now);
         let from = Usage { size: before + self.hold.held.size, files: 0 };
         self.hold.quota.change(from, Usage { size: now, files: 0 });
