@@ -26,6 +26,9 @@ const STAT_DATA: usize = 40;
 /// and the two that index extensions and entries. All may be left out.
 const DROPPED: [&[u8; 4]; 3] = [b"FSMN", b"EOIE", b"IEOT"];
 
+/// Extensions that git can work out again: trees, and what is untracked.
+const CACHES: [&[u8; 4]; 2] = [b"TREE", b"UNTR"];
+
 /// What came of [`carry`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carried {
@@ -80,6 +83,35 @@ fn rewrite(bytes: &mut Vec<u8>, copies: impl Fn(&[u8]) -> Option<(Stat, Stat)>) 
     let trailer = if trailer_is_zero { vec![0; hash.len()] } else { hash.digest(bytes) };
     bytes.extend_from_slice(&trailer);
     Some(Carried::Done { fresh, all })
+}
+
+/// Whether two indexes record the same: they may differ in what git believes of the files on disk and in caches, as
+/// after a `git status`. What is not understood is not the same.
+pub fn records_the_same(one: &[u8], other: &[u8]) -> bool {
+    let records = |bytes| recorded(bytes).filter(|(_, extensions)| extensions.iter().all(|e| !e.starts_with(b"link")));
+    one == other || records(one).is_some_and(|first| Some(first) == records(other))
+}
+
+/// What an entry records: path, mode, and everything from the object id to the end of the flags.
+type Recorded = (Vec<u8>, [u8; 4], Vec<u8>);
+
+/// What an index records: its entries, and the extensions that are no caches.
+fn recorded(bytes: &[u8]) -> Option<(Vec<Recorded>, Vec<&[u8]>)> {
+    /// Where the mode stands among the stat data.
+    const MODE: usize = 24;
+    let (hash, _) = Hash::of(bytes)?;
+    let entries = parse(bytes, hash.len())?;
+    let extensions = extensions(bytes, &entries, hash)?;
+    let of = |entry: &Entry| {
+        let mode = bytes.get(entry.start + MODE..entry.start + MODE + 4)?.try_into().ok()?;
+        let from = entry.start + STAT_DATA;
+        let extended = bytes.get(from + hash.len())? & 0x40 != 0;
+        let object_and_flags = bytes.get(from..from + hash.len() + if extended { 4 } else { 2 })?;
+        Some((entry.path.clone(), mode, object_and_flags.to_vec()))
+    };
+    let entries = entries.iter().map(of).collect::<Option<_>>()?;
+    let is_cache = |e: &&[u8]| DROPPED.iter().chain(&CACHES).any(|name| e.starts_with(*name));
+    Some((entries, extensions.into_iter().filter(|e| !is_cache(e)).collect()))
 }
 
 /// Which hash the repository uses, told by the checksum at the end, and whether that is switched off (all zero).
@@ -318,6 +350,29 @@ mod tests {
         assert_eq!(git(&copy, &["diff-files", "--name-only"]), "changed\n");
         git(&copy, &["fsck", "--strict"]);
         assert_eq!(git(&copy, &["status", "--porcelain"]), " M changed\n");
+    }
+
+    #[test]
+    fn looking_records_nothing_and_staging_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path();
+        git(base, &["init", "-q"]);
+        fs::write(base.join("file"), "one").unwrap();
+        git(base, &["add", "file"]);
+        git(base, &["commit", "-q", "-m", "x"]);
+        let index = || fs::read(base.join(".git/index")).unwrap();
+        let before = index();
+        filetime::set_file_mtime(base.join("file"), filetime::FileTime::from_unix_time(1_000_000_000, 5)).unwrap();
+        git(base, &["update-index", "--untracked-cache"]);
+        git(base, &["status"]);
+        assert_ne!(before, index(), "git wrote down what it saw");
+        assert!(records_the_same(&before, &index()));
+        for stage in ["update-index --chmod=+x file", "update-index --assume-unchanged file", "rm -q --cached file"] {
+            git(base, &stage.split(' ').collect::<Vec<_>>());
+            assert!(!records_the_same(&before, &index()), "{stage}");
+            fs::write(base.join(".git/index"), &before).unwrap();
+        }
+        assert!(!records_the_same(&before, b"nothing"));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! A fork as a FUSE overlay mount: an empty upper over the base, served by the store's server.
 
+use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 
@@ -9,7 +10,7 @@ use rustix::io::Errno;
 use super::{Guarantees, Made, Site, Strategy, Way, Wishes, elsewhere};
 use crate::error::{Context, Error, Kind, Result};
 use crate::fuse;
-use crate::git::own;
+use crate::git::{index, own};
 use crate::layer::blocks;
 use crate::layer::manifest::{Difference, Manifest, PREPARED};
 use crate::layer::marks::DirMarks;
@@ -106,12 +107,32 @@ impl Strategy for Overlay {
         }
         let upper = site.upper();
         let names = calls::names(&upper).context("cannot list", &upper)?;
-        Ok(Some(!names.is_empty()))
+        Ok(Some(!names.is_empty() && !is_only_an_index(&upper, &names, &site.base)?))
     }
 
     fn revive(&self, site: &Site) -> Result<()> {
         if site.private_mount { Ok(()) } else { Client::new(&site.store).mount(&Self::spec(site)) }
     }
+}
+
+/// Whether all that is in an upper, with these names at its top, is an index of git that records what the base's does: git
+/// has looked at the files, and written down when.
+fn is_only_an_index(upper: &Path, names: &[OsString], base: &Path) -> Result<bool> {
+    const INDEX: &str = ".git/index";
+    let git = upper.join(".git");
+    let is_dir = |path: &Path| std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir());
+    if names != [".git"] || !is_dir(&git) || !is_dir(&base.join(".git")) {
+        return Ok(false);
+    }
+    if calls::names(&git).context("cannot list", &git)? != ["index"] {
+        return Ok(false);
+    }
+    let read = |tree: &Path| {
+        let path = tree.join(INDEX);
+        let is_file = std::fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_file());
+        is_file.then(|| std::fs::read(path).ok()).flatten()
+    };
+    Ok(read(upper).zip(read(base)).is_some_and(|(ours, theirs)| index::records_the_same(&ours, &theirs)))
 }
 
 /// Whether something is in an upper only for the sake of what is below it.

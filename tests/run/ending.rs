@@ -250,6 +250,9 @@ fn what_becomes_of_the_fork() {
         check(&["--keep-on-error"], "touch new; exit 1", true);
         check(&["--keep"], "true", true);
         check(&["--keep"], "exit 1", true);
+        // Git writes down what it saw, which is nothing to keep; what is staged is.
+        check(&[], "git status; git update-index --force-untracked-cache; git status", false);
+        check(&[], "git rm -q --cached file", true);
     }
 }
 
