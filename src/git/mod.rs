@@ -10,6 +10,7 @@ mod neutral;
 pub mod own;
 mod paths;
 pub mod prepare;
+mod read;
 mod repo;
 pub mod worktree;
 

@@ -16,6 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::command::configure;
+use super::read::read;
 use super::repo::{DotGit, Elsewhere, Repo, alternates};
 use crate::copy::{self, Symlinks};
 use crate::error::{Context, Error, Kind, Result};
@@ -75,7 +76,7 @@ const LOOKED_INTO: usize = 512;
 /// an overlay puts that right when somebody gets there ([`fixes_at`]).
 pub fn likely_tops(base: &Path) -> Vec<RelPath> {
     let mut tops = vec![RelPath::root()];
-    let modules = fs::read(base.join(".gitmodules")).unwrap_or_default();
+    let modules = read(&base.join(".gitmodules")).unwrap_or_default();
     for line in modules.split(|&b| b == b'\n') {
         let value = line.trim_ascii().strip_prefix(b"path").map(<[u8]>::trim_ascii_start);
         let path = value.and_then(|value| value.strip_prefix(b"=")).map(<[u8]>::trim_ascii);
@@ -93,7 +94,7 @@ fn work_trees(base: &Path, top: &RelPath) -> Vec<RelPath> {
     let Ok(Some(repo)) = Repo::at(&base.join(top)) else { return vec![] };
     let mut tops = Vec::new();
     for entry in fs::read_dir(repo.common_dir.join("worktrees")).into_iter().flatten().flatten() {
-        let text = fs::read(entry.path().join("gitdir")).unwrap_or_default();
+        let text = read(&entry.path().join("gitdir")).unwrap_or_default();
         let dot_git = Path::new(OsStr::from_bytes(text.trim_ascii_end()));
         let top = dot_git.parent().and_then(|top| top.strip_prefix(base).ok());
         tops.extend(top.and_then(RelPath::new).filter(|top| !top.is_root()));
@@ -148,7 +149,7 @@ fn fixes_of(base: &Path, tree: &Path, top: &RelPath, repo: Repo, fixes: &mut Vec
     }
     let borrows = elsewhere.iter().any(|part| matches!(part, Elsewhere::Alternate(_)));
     let absolute_tree = repo.core_worktree()?.is_some_and(|path| path.is_absolute());
-    let common = if repo.is_linked() { fs::read(repo.git_dir.join("commondir")).unwrap_or_default() } else { vec![] };
+    let common = if repo.is_linked() { read(&repo.git_dir.join("commondir")).unwrap_or_default() } else { vec![] };
     let away = !inside(&repo.git_dir) || !inside(&repo.common_dir) || common.starts_with(b"/");
     let at = top.join(OsStr::new(".git"));
     if borrows || absolute_tree || away {
@@ -163,7 +164,7 @@ fn fixes_of(base: &Path, tree: &Path, top: &RelPath, repo: Repo, fixes: &mut Vec
     }
     // The git directory is in the tree too; what may still be wrong is that it is named from the root.
     let file = repo.top.join(".git");
-    if fs::read(&file).context("cannot read", &file)?.starts_with(b"gitdir: /") {
+    if read(&file).context("cannot read", &file)?.starts_with(b"gitdir: /") {
         let mut content = b"gitdir: ".to_vec();
         content.extend_from_slice(relative(&repo.top, &repo.git_dir).as_os_str().as_bytes());
         content.push(b'\n');

@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::command::{Git, Head};
+use super::read::read;
 use crate::error::{Context, Error, Kind, Result};
 
 /// Parts of a git directory that `git-new-workdir` and others make links to elsewhere of.
@@ -147,7 +148,7 @@ impl Repo {
     pub(super) fn core_worktree(&self) -> Result<Option<PathBuf>> {
         let mut text = Vec::new();
         for file in [self.common_dir.join("config"), self.git_dir.join("config.worktree")] {
-            match fs::read(&file) {
+            match read(&file) {
                 Ok(bytes) => text.extend(bytes.to_ascii_lowercase()),
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                 Err(e) => return Err(e).context("cannot read", file),
@@ -163,8 +164,8 @@ impl Repo {
     /// What `HEAD` names, read from the files where refs are files, else asked of git.
     pub fn head(&self) -> Result<Head> {
         let file = self.git_dir.join("HEAD");
-        let text = fs::read_to_string(&file).context("cannot read", &file)?;
-        let text = text.trim_end();
+        let text = read(&file).context("cannot read", &file)?;
+        let text = std::str::from_utf8(&text).unwrap_or_default().trim_end();
         // Reftables have a HEAD that names no valid ref.
         let plain = |branch: &&str| branch.starts_with("refs/") && !branch.contains("..") && !self.has_reftable();
         let Some(branch) = text.strip_prefix("ref: ").map(str::trim_start).filter(plain) else {
@@ -174,7 +175,7 @@ impl Repo {
                 Git::new(self)?.head()
             };
         };
-        let commit = match fs::read_to_string(self.common_dir.join(branch)) {
+        let commit = match read(&self.common_dir.join(branch)).map(|text| String::from_utf8(text).unwrap_or_default()) {
             Ok(text) if is_hex(text.trim_end()) => Some(text.trim_end().to_owned()),
             // A ref that names a ref, or whatever else git may make of it.
             Ok(_) => return Git::new(self)?.head(),
@@ -190,7 +191,7 @@ impl Repo {
 
     fn packed(&self, branch: &str) -> Result<Option<String>> {
         let file = self.common_dir.join("packed-refs");
-        let text = match fs::read(&file) {
+        let text = match read(&file) {
             Ok(text) => text,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(e).context("cannot read", file),
@@ -218,7 +219,7 @@ pub(super) fn is_git_dir(dir: &Path) -> bool {
 
 /// The directory that a `.git` file names.
 pub(super) fn git_file(file: &Path) -> Result<PathBuf> {
-    let text = fs::read(file).context("cannot read", file)?;
+    let text = read(file).context("cannot read", file)?;
     let target = text.strip_prefix(b"gitdir: ").ok_or_else(|| broken(file))?;
     let target = Path::new(OsStr::from_bytes(target.trim_ascii_end()));
     // A link to such a file: the path in it counts from where the file is.
@@ -229,7 +230,7 @@ pub(super) fn git_file(file: &Path) -> Result<PathBuf> {
 /// The common directory of a git directory.
 fn common_dir(git_dir: &Path) -> Result<PathBuf> {
     let file = git_dir.join("commondir");
-    match fs::read(&file) {
+    match read(&file) {
         Ok(text) => {
             let path = git_dir.join(OsStr::from_bytes(text.trim_ascii_end()));
             fs::canonicalize(&path).context("cannot resolve the common directory", &path)
@@ -245,7 +246,7 @@ pub(super) fn alternates(common_dir: &Path) -> Result<Vec<PathBuf>> {
     let mut todo = vec![common_dir.join("objects")];
     while let Some(objects) = todo.pop() {
         let list = objects.join("info/alternates");
-        let text = match fs::read(&list) {
+        let text = match read(&list) {
             Ok(text) => text,
             Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
             Err(e) => return Err(e).context("cannot read", list),

@@ -12,6 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::command::Git;
+use super::read::read;
 use super::repo::Repo;
 use crate::durable::{self, CancelToken, FileLock, Wait};
 use crate::error::{Context, Error, Kind, Result};
@@ -75,7 +76,7 @@ fn lock(common_dir: &Path, locks: &Path, what: &str, cancel: &CancelToken) -> Re
     let name = format!("git-{:x}-{:x}", stat.dev(), stat.ino());
     let lock = FileLock::acquire_with(&locks.join(&name), what, Wait::Forever, cancel, |_| {})?;
     let place = locks.join(name + PLACE);
-    if fs::read(&place).ok().as_deref() != Some(common_dir.as_os_str().as_bytes()) {
+    if read(&place).ok().as_deref() != Some(common_dir.as_os_str().as_bytes()) {
         durable::write_atomic(&place, common_dir.as_os_str().as_bytes(), 0o600)?;
     }
     Ok(lock)
@@ -89,7 +90,7 @@ pub fn repositories(locks: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(locks).into_iter().flatten().flatten();
     let places = entries.filter(|entry| entry.file_name().as_bytes().ends_with(PLACE.as_bytes()));
     let mut found: Vec<PathBuf> =
-        places.filter_map(|entry| fs::read(entry.path()).ok()).map(|path| OsString::from_vec(path).into()).collect();
+        places.filter_map(|entry| read(&entry.path()).ok()).map(|path| OsString::from_vec(path).into()).collect();
     found.sort();
     found.dedup();
     found
@@ -131,7 +132,7 @@ fn entries(common_dir: &Path) -> Result<Vec<(PathBuf, PathBuf)>> {
     let mut found = Vec::new();
     for entry in entries {
         let entry = entry.context("cannot read", &list)?.path();
-        let Ok(text) = fs::read(entry.join("gitdir")) else { continue };
+        let Ok(text) = read(&entry.join("gitdir")) else { continue };
         let dot_git = Path::new(OsStr::from_bytes(text.trim_ascii_end()));
         found.extend(dot_git.parent().map(|tree| (entry, tree.to_path_buf())));
     }

@@ -207,6 +207,9 @@ fn prepare(source: &Source, options: &Options) -> Result<Prepared> {
         _ => (base, None),
     };
     let repository = repository::Repository::open(&parent)?;
+    if repository.is_some() {
+        repository::Repository::check_objects(source, &changes)?;
+    }
     let planner = planner::Planner::new(source, &parent, elsewhere.as_ref(), &changes, options, repository.as_ref());
     let mut plan = planner.plan()?;
     // Commits go where the fork's own repository came from, and only with everything else.

@@ -14,6 +14,7 @@ use std::process::Command;
 use rustix::fs::OFlags;
 
 use super::Source;
+use super::changes::{Changes, What};
 use super::parent::Parent;
 use super::scratch::Scratch;
 use super::view::View;
@@ -89,6 +90,17 @@ impl Repository {
             }
         }
         Ok(())
+    }
+
+    /// Refuses objects of the fork that are no files: git would wait for a pipe for ever, and follow a link to anywhere.
+    pub(crate) fn check_objects(source: &Source, changes: &Changes) -> Result<()> {
+        let strange = changes.list.iter().find(|change| {
+            change.path.as_path().starts_with(".git/objects")
+                && matches!(&change.what, What::Put(put) if !put.stat.is_file())
+        });
+        let Some(change) = strange else { return Ok(()) };
+        let what = "there is something else than a file among the objects of the fork's repository:";
+        Err(Error::new(Kind::Git, what).at(source.path.join(&change.path)).remedy("remove it"))
     }
 
     /// A path in the fork's git directory in its upper, where the fork changed it.

@@ -34,6 +34,8 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(15);
 const RESTORE_PATIENCE: Duration = Duration::from_secs(20);
 /// How long a connection may stay silent.
 const SILENCE: Duration = Duration::from_secs(60);
+/// The same while there are so many that others may have to wait for it.
+const SHORT_SILENCE: Duration = Duration::from_secs(2);
 /// How many connections are served at once; the others wait to be accepted.
 const CONNECTIONS_MAX: usize = 256;
 
@@ -242,7 +244,8 @@ impl Server {
 
     fn converse(&self, stream: &UnixStream) -> io::Result<()> {
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(SILENCE))?;
+        let crowded = self.connections.load(Ordering::SeqCst) > CONNECTIONS_MAX / 2;
+        stream.set_read_timeout(Some(if crowded { SHORT_SILENCE } else { SILENCE }))?;
         stream.set_write_timeout(Some(SILENCE))?;
         let peer = rustix::net::sockopt::socket_peercred(stream.as_fd())?.uid;
         if !peer.is_root() && peer != rustix::process::geteuid() {

@@ -141,6 +141,12 @@ fn merges_of_text() {
 }
 
 #[test]
+fn git_directories() {
+    try_all("parts", 600, targets::repository::parts);
+    try_all("config", 20, targets::repository::config);
+}
+
+#[test]
 fn uppers_made_by_a_hostile_hand() {
     try_all("upper", 600, targets::upper::program);
 }

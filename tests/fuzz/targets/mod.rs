@@ -6,6 +6,7 @@
 pub(crate) mod marks;
 pub(crate) mod protocol;
 pub(crate) mod records;
+pub(crate) mod repository;
 pub(crate) mod text;
 pub(crate) mod upper;
 
