@@ -7,7 +7,7 @@ use std::ops::{Deref, DerefMut};
 
 use parking_lot::Mutex;
 
-use super::adapter::MAX_IO;
+use super::serving::MAX_IO;
 
 /// How many unused buffers are kept.
 const KEPT: usize = 8;

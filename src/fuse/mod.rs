@@ -16,6 +16,7 @@ mod device;
 mod notify;
 mod pool;
 mod reply;
+mod serving;
 mod session;
 mod stats;
 

@@ -16,8 +16,8 @@ use fuser::SessionACL;
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
-use super::adapter::Adapter;
 use super::notify::Caches;
+use super::serving::Adapter;
 use super::stats::Stats;
 use super::{Options, connection, device};
 use crate::error::{Context, Error, Kind, Result};
