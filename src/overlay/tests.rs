@@ -1,5 +1,7 @@
 //! The core driven by node, without a mount.
 
+mod ahead;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::os::fd::OwnedFd;
