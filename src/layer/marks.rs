@@ -157,21 +157,41 @@ pub fn read_origin(entry: At<'_>) -> Result<Option<Origin>, Errno> {
     Ok(entry.xattr(OsStr::new(ORIGIN))?.and_then(|text| Origin::decode(&text)))
 }
 
+/// Looks at the marks of an object in an upper, or of what is in it, or changes them, whatever its permissions.
+///
+/// The kernel lets an ordinary user do so only where he may read, or write, the object itself. In a fork there may be what
+/// its owner may not: that takes a moment with other permissions, and the call is made again. Not for objects of a base,
+/// which are not ours to change.
+pub fn of_upper<T>(at: At<'_>, mut call: impl FnMut(At<'_>) -> Result<T, Errno>) -> Result<T, Errno> {
+    match call(at) {
+        Err(Errno::ACCESS) if !rustix::process::geteuid().is_root() => {
+            let stat = at.stat()?;
+            let mode = stat.mode;
+            at.chmod(mode | if stat.is_dir() { 0o700 } else { 0o600 }).map_err(|_| Errno::ACCESS)?;
+            let called = call(at);
+            at.chmod(mode)?;
+            called
+        }
+        other => other,
+    }
+}
+
 /// Marks a regular file or directory with what it was copied from.
 pub fn set_origin(entry: At<'_>, origin: &Origin) -> Result<(), Errno> {
-    entry.set_xattr(OsStr::new(ORIGIN), &origin.encode(), XattrFlags::empty())
+    let text = origin.encode();
+    of_upper(entry, |entry| entry.set_xattr(OsStr::new(ORIGIN), &text, XattrFlags::empty()))
 }
 
 /// Marks a directory opaque.
 pub fn set_opaque(dir: At<'_>) -> Result<(), Errno> {
-    dir.set_xattr(OsStr::new(OPAQUE), b"y", XattrFlags::empty())
+    of_upper(dir, |dir| dir.set_xattr(OsStr::new(OPAQUE), b"y", XattrFlags::empty()))
 }
 
 /// Says where the lower entries of a renamed directory are.
 pub fn set_redirect(dir: At<'_>, path: &RelPath) -> Result<(), Errno> {
     let mut value = vec![b'/'];
     value.extend_from_slice(path.as_bytes());
-    dir.set_xattr(OsStr::new(REDIRECT), &value, XattrFlags::empty())
+    of_upper(dir, |dir| dir.set_xattr(OsStr::new(REDIRECT), &value, XattrFlags::empty()))
 }
 
 /// Whether an attribute is one of our marks and hidden from the inside.

@@ -88,14 +88,14 @@ impl Scope<'_> {
         let Some(upper) = self.upper else { return self.find_below(name) };
         let at = At { dir: upper.fd, name };
         let Some(stat) = at.try_stat()? else { return self.find_below(name) };
-        if marks::is_whiteout(at, &stat, upper.attribute_whiteouts)? {
+        if marks::of_upper(at, |at| marks::is_whiteout(at, &stat, upper.attribute_whiteouts))? {
             return Ok(None);
         }
         if !stat.is_dir() {
             let origin = upper_origin(at, &stat, origins)?;
             return Ok(Some(Found::Upper { stat, origin }));
         }
-        let marks = DirMarks::read(at)?;
+        let marks = marks::of_upper(at, DirMarks::read)?;
         let (lowers, top) = if marks.opaque {
             (Vec::new(), None)
         } else if let Some(path) = &marks.redirect {
@@ -199,7 +199,10 @@ fn link_at(layers: &[Arc<Layer>], path: &RelPath) -> Result<Option<OsString>, Er
 
 /// The origin of a non-directory in the upper, from its attribute or from the table of those that carry none.
 pub fn upper_origin(at: At<'_>, stat: &Stat, origins: Option<&Origins>) -> Result<Option<Origin>, Errno> {
-    if stat.is_file() { marks::read_origin(at) } else { Ok(origins.and_then(|table| table.get(stat.ident()))) }
+    match stat.is_file() {
+        true => marks::of_upper(at, marks::read_origin),
+        false => Ok(origins.and_then(|table| table.get(stat.ident()))),
+    }
 }
 
 /// The directories at a path of the lower layers, top first, as a redirect names them.

@@ -145,6 +145,9 @@ pub(crate) fn read(source: &Source, base: &OwnedFd) -> Result<Changes> {
         Errno::NAMETOOLONG => Error::io("there are directories nested too deeply in the fork", e)
             .at(&source.path)
             .remedy("move what lies in them further up, or remove them"),
+        Errno::ACCESS => Error::io("there are directories that you may not look into in the fork", e)
+            .at(&source.path)
+            .remedy("`chmod -R u+rwX` there gives you the permissions"),
         e => Error::io("cannot read the changes of the fork", e).at(&source.path),
     })?;
     if let Some(prepared) = source.prepared()? {
@@ -190,7 +193,7 @@ impl Walk<'_> {
         self.find_moved(&dir)?;
         let stat = Stat::of(dir.as_fd())?;
         let was = self.was(Some(&root));
-        let marks = DirMarks::read(At::new(&dir, "."))?;
+        let marks = marks::of_upper(At::new(&dir, "."), DirMarks::read)?;
         let untouched = marks.origin.is_none_or(|origin| origin.ctime.is_some());
         let what = What::Attributes { stat, opaque: None, untouched };
         self.list.push(Change { path: root.clone(), lower: Some(root.clone()), was, what });
@@ -209,7 +212,7 @@ impl Walk<'_> {
             if !is_dir {
                 return Ok(None);
             }
-            self.moved.extend(moved_from(&DirMarks::read(at)?));
+            self.moved.extend(moved_from(&marks::of_upper(at, DirMarks::read)?));
             at.open(OFlags::RDONLY | OFlags::DIRECTORY).map(|dir| Some((dir, path)))
         })
     }
@@ -236,7 +239,7 @@ impl Walk<'_> {
         let path = level.path.deeper(name)?;
         // A place that a renamed directory has left is free, whatever the base still has there.
         let below = level.lower.as_ref().map(|lower| lower.join(name)).filter(|below| !self.left(below, at, &stat));
-        if marks::is_whiteout(at, &stat, level.marks.attribute_whiteouts)? {
+        if marks::of_upper(at, |at| marks::is_whiteout(at, &stat, level.marks.attribute_whiteouts))? {
             let was = self.was(below.as_ref());
             if was.is_some() {
                 self.list.push(Change { path, lower: below, was, what: What::Gone });
@@ -244,7 +247,7 @@ impl Walk<'_> {
         } else if stat.is_dir() {
             return self.subdirectory(at, stat, path, below).map(Some);
         } else {
-            let origin = if stat.is_file() { marks::read_origin(at)? } else { None };
+            let origin = if stat.is_file() { marks::of_upper(at, marks::read_origin)? } else { None };
             let was = self.was(below.as_ref());
             let what = What::Put(Put { stat, index: None, origin: origin.map(|origin| origin.ident) });
             self.list.push(Change { path, lower: below, was, what });
@@ -254,13 +257,16 @@ impl Walk<'_> {
 
     /// Whether the base's directory of this place is elsewhere in the fork (and not back at its place).
     fn left(&self, below: &RelPath, at: At<'_>, stat: &Stat) -> bool {
-        let back = || stat.is_dir() && DirMarks::read(at).is_ok_and(|marks| moved_from(&marks).as_ref() == Some(below));
+        let back = || {
+            stat.is_dir()
+                && marks::of_upper(at, DirMarks::read).is_ok_and(|marks| moved_from(&marks).as_ref() == Some(below))
+        };
         self.moved.contains(below) && !back()
     }
 
     fn subdirectory(&mut self, at: At<'_>, stat: Stat, path: RelPath, below: Option<RelPath>) -> Os<Level> {
         let dir = at.open(OFlags::RDONLY | OFlags::DIRECTORY)?;
-        let marks = DirMarks::read(at)?;
+        let marks = marks::of_upper(at, DirMarks::read)?;
         let mut was = self.was(below.as_ref());
         if was.is_none() && marks.origin.is_some() && marks.redirect.is_none() {
             // Noted by its mark alone: the ledger's line was lost, and the base has changed the directory since.

@@ -242,7 +242,7 @@ impl Overlay {
         }
         let opened: Arc<Opened> = self.upper_dir(node)?;
         let at = At::object(&*opened.fd);
-        if let Some(origin) = marks::read_origin(at)? {
+        if let Some(origin) = marks::of_upper(at, marks::read_origin)? {
             marks::set_origin(at, &Origin { ctime: None, ..origin })?;
         }
         dir.state.write().borrowed_ctime = None;

@@ -254,7 +254,7 @@ impl Overlay {
             hold.charge(node);
         }
         if orphan {
-            upper.lost(node);
+            upper.lost_its_name(node);
         }
         self.fds.remove(self.owner, node.id, Slot::Read);
         if let Some(opened) = copy {

@@ -8,13 +8,14 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rustix::fs::{FileType, OFlags, XattrFlags};
+use rustix::fs::{FileType, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
 use super::copyup::{Bring, discard};
 use super::fds::{Opened, Slot};
 use super::node::{Inherit, Node, Place};
 use super::quota::Hold;
+use super::shell::move_dir;
 use super::{Caller, Entry, Overlay, Result, Upper};
 use crate::layer::marks;
 use crate::layer::resolve::Found;
@@ -295,7 +296,7 @@ fn make_over(
         finish(staged, new, mask, acl.is_some(), owner, true)?;
         match new {
             // A directory cannot be renamed over a whiteout, which is none: change places.
-            New::Dir(_) => staged.rename_with(to, rustix::fs::RenameFlags::EXCHANGE)?,
+            New::Dir(_) => move_dir(staged, to, RenameFlags::EXCHANGE)?,
             _ => staged.rename(to)?,
         }
         Ok(opened)

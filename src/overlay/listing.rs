@@ -15,7 +15,6 @@ use std::sync::atomic::Ordering;
 
 use lru::LruCache;
 use rustix::fs::{FileType, OFlags};
-use rustix::io::Errno;
 
 use super::node::Node;
 use super::{DirEntry, Overlay, Result, Upper};
@@ -239,11 +238,20 @@ impl Overlay {
         hidden: &mut HashSet<OsString>,
     ) -> Result<()> {
         let opened = self.upper_dir(node)?;
-        let dir = match At::object(&*opened.fd).open(OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOATIME) {
-            // The owner of a directory without read permission, asking through the kernel as root of a user namespace.
-            Err(Errno::PERM | Errno::ACCESS) => At::object(&*opened.fd).open(OFlags::RDONLY | OFlags::DIRECTORY)?,
-            other => other?,
-        };
+        marks::of_upper(At::object(&*opened.fd), |dir| {
+            self.list_upper_dir(upper, dir, attribute_whiteouts, listing, hidden)
+        })
+    }
+
+    fn list_upper_dir(
+        &self,
+        upper: &Upper,
+        dir: At<'_>,
+        attribute_whiteouts: bool,
+        listing: &mut Listing,
+        hidden: &mut HashSet<OsString>,
+    ) -> Result<()> {
+        let dir = dir.open_quiet(OFlags::RDONLY | OFlags::DIRECTORY)?;
         for entry in Dir::read_from(&dir)? {
             let entry = entry?;
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
@@ -251,7 +259,7 @@ impl Overlay {
                 continue;
             }
             hidden.insert(name.to_os_string());
-            let at = At::new(&*opened.fd, name);
+            let at = At::new(&dir, name);
             let kind = entry.file_type();
             let suspect = attribute_whiteouts && kind == FileType::RegularFile;
             let stat = match kind {
@@ -259,14 +267,14 @@ impl Overlay {
                 _ => Some(at.stat()?),
             };
             if let Some(stat) = &stat
-                && marks::is_whiteout(at, stat, attribute_whiteouts)?
+                && marks::of_upper(at, |at| marks::is_whiteout(at, stat, attribute_whiteouts))?
             {
                 continue;
             }
             let kind = stat.map_or(kind, |stat| stat.file_type());
             let origin = match &stat {
                 Some(stat) if !stat.is_dir() => upper_origin(at, stat, Some(&upper.origins))?,
-                _ => marks::read_origin(at)?,
+                _ => marks::of_upper(at, marks::read_origin)?,
             };
             listing.insert(name, self.shown_ino(upper, entry.ino(), origin), kind);
         }

@@ -85,7 +85,7 @@ impl Overlay {
         let dir = node.dir()?;
         if dir.state.read().upper {
             let opened = self.upper_dir(node)?;
-            self.writable()?.before_losing(node, At::object(&*opened.fd))?;
+            self.writable()?.about_to_lose_its_name(node, At::object(&*opened.fd))?;
             dir.state.write().pinned = self.fds.hold(|| Ok(Arc::clone(&opened.fd)))?.map(Grip::Open);
         }
         Ok(())

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use super::fds::{Opened, Slot};
 use super::node::{Kind, Node, Place};
 use super::orphan::Grip;
+use super::shell::move_dir;
 use super::{Overlay, Result, Upper};
 use crate::layer::index::{Key, Links};
 use crate::layer::ledger::BaseState;
@@ -100,7 +101,7 @@ impl Overlay {
             (true, true) => {
                 self.allow_whiteouts(upper, parent, &dir)?;
                 let staged = upper.staging.staged_whiteout()?;
-                upper.staging.at(&staged).rename_with(at, RenameFlags::EXCHANGE)?;
+                move_dir(at, upper.staging.at(&staged), RenameFlags::EXCHANGE)?;
                 Some(staged)
             }
             (true, false) => {
@@ -109,7 +110,7 @@ impl Overlay {
             }
             (false, _) => {
                 let staged = upper.staging.name();
-                at.rename(upper.staging.at(&staged))?;
+                move_dir(at, upper.staging.at(&staged), RenameFlags::empty())?;
                 Some(staged)
             }
         };
@@ -126,7 +127,7 @@ impl Overlay {
     pub(super) fn mark_removed(&self, node: &Arc<Node>, mut attr: Stat) -> Result<()> {
         attr.nlink = 0;
         node.dir()?.state.write().removed = Some(Box::new(attr));
-        self.writable()?.lost(node);
+        self.writable()?.lost_its_name(node);
         self.fds.remove(self.owner, node.id, Slot::UpperDir);
         self.forget_listing(node);
         Ok(())
@@ -174,9 +175,10 @@ impl Overlay {
         }
         let at = At::object(&*dir.fd);
         // An opaque directory has nothing to white out, and its mark must not be lost.
-        if at.xattr(OsStr::new(marks::OPAQUE))?.as_deref() != Some(b"y") {
-            at.set_xattr(OsStr::new(marks::OPAQUE), b"x", XattrFlags::empty())?;
-        }
+        marks::of_upper(at, |at| match at.xattr(OsStr::new(marks::OPAQUE))?.as_deref() {
+            Some(b"y") => Ok(()),
+            _ => at.set_xattr(OsStr::new(marks::OPAQUE), b"x", XattrFlags::empty()),
+        })?;
         node.dir()?.state.write().attribute_whiteouts = true;
         Ok(())
     }
@@ -219,7 +221,7 @@ impl Overlay {
         };
         let held = orphan.transpose().and_then(|orphan| {
             if let Some(grip) = &orphan {
-                upper.before_losing(&node, grip.at())?;
+                upper.about_to_lose_its_name(&node, grip.at())?;
             }
             let counted = key.map(|key| upper.count_name(key, |_| attr.nlink.saturating_sub(1))).transpose()?;
             Ok((orphan, counted))
@@ -255,7 +257,7 @@ impl Overlay {
         if let Some(grip) = orphan {
             state.place = Place::Orphan(grip);
             if last {
-                upper.lost(&node);
+                upper.lost_its_name(&node);
             }
         }
         drop(state);

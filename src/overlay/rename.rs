@@ -14,6 +14,7 @@ use super::copyup::{Bring, discard};
 use super::fds::Opened;
 use super::node::{Kind, Node, Place};
 use super::remove::is_dir;
+use super::shell::move_dir;
 use super::{Attr, Overlay, Result, Upper};
 use crate::layer::marks::{self, DirMarks};
 use crate::names::Name;
@@ -157,7 +158,7 @@ impl Overlay {
             // An empty directory may hold whiteouts, and then cannot be renamed over: it makes way first.
             self.allow_whiteouts(upper, &to.parent, to_dir)?;
             let staged = upper.staging.staged_whiteout()?;
-            upper.staging.at(&staged).rename_with(target, RenameFlags::EXCHANGE)?;
+            move_dir(target, upper.staging.at(&staged), RenameFlags::EXCHANGE)?;
             aside = Some((replaced, staged));
         }
         let moved = if directory && standing.is_some() {
@@ -168,7 +169,7 @@ impl Overlay {
         match (&moved, aside) {
             (Ok(()), Some((target, staged))) => self.put_away(upper, target, staged),
             (Err(_), Some((_, staged))) => {
-                if let Err(e) = upper.staging.at(&staged).rename_with(target, RenameFlags::EXCHANGE) {
+                if let Err(e) = move_dir(upper.staging.at(&staged), target, RenameFlags::EXCHANGE) {
                     log::error!("an empty directory that made way cannot be put back: {e}");
                 }
             }
@@ -280,7 +281,9 @@ impl Overlay {
                 let lower = dir.state.read().lowers.first().map(|lower| lower.path.clone());
                 let crowded = !to.parent.dir()?.state.read().lowers.is_empty();
                 match lower {
-                    Some(path) if DirMarks::read(at)?.redirect.is_none() => marks::set_redirect(at, &path),
+                    Some(path) if marks::of_upper(at, DirMarks::read)?.redirect.is_none() => {
+                        marks::set_redirect(at, &path)
+                    }
                     None if crowded => marks::set_opaque(at),
                     _ => Ok(()),
                 }

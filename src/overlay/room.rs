@@ -141,12 +141,12 @@ impl Upper {
     }
 
     /// Notes what an object takes that is about to lose a name, before it may be the last.
-    pub(super) fn before_losing(&self, node: &Node, at: At<'_>) -> Result<()> {
+    pub(super) fn about_to_lose_its_name(&self, node: &Node, at: At<'_>) -> Result<()> {
         self.quota().map_or(Ok(()), |quota| quota::take_over(quota, node, at))
     }
 
     /// The last name of an object is gone.
-    pub(super) fn lost(&self, node: &Node) {
+    pub(super) fn lost_its_name(&self, node: &Node) {
         if let Some(quota) = self.quota() {
             quota::leave(quota, node);
         }

@@ -6,6 +6,7 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
 use super::copyup::{discard, metadata, quietly};
@@ -92,7 +93,7 @@ impl Overlay {
             }
             let _change = parent.dir()?.change.lock();
             let _room = upper.room(parent, At::object(&*above.fd))?;
-            quietly(&above.fd, || to.rename(At::new(&*above.fd, name)))
+            quietly(&above.fd, || move_dir(to, At::new(&*above.fd, name), RenameFlags::empty()))
         })();
         if let Err(e) = placed {
             discard(upper, &staged);
@@ -112,7 +113,7 @@ impl Upper {
     /// Gives the root of a new upper the attributes of the base's root.
     pub(super) fn adopt_root(&self, base: &Layer) -> Result<()> {
         let to = At::object(&*self.root.fd);
-        if marks::read_origin(to)?.is_some() {
+        if marks::of_upper(to, marks::read_origin)?.is_some() {
             return Ok(());
         }
         let from = At::object(&base.root);
@@ -124,5 +125,20 @@ impl Upper {
 
 /// The marks of the root of the upper.
 pub(super) fn root_marks(upper: &Upper) -> Result<DirMarks> {
-    DirMarks::read(At::object(&*upper.root.fd))
+    marks::of_upper(At::object(&*upper.root.fd), DirMarks::read)
+}
+
+/// Moves a directory between the staging area and its place, whatever its permissions: the kernel lets an ordinary user change
+/// the parent only of a directory that he may write to. That takes a moment with other permissions.
+pub(super) fn move_dir(dir: At<'_>, to: At<'_>, flags: RenameFlags) -> Result<()> {
+    match dir.rename_with(to, flags) {
+        Err(Errno::ACCESS) if !rustix::process::geteuid().is_root() => {
+            let mode = dir.stat()?.mode;
+            dir.chmod(mode | 0o200).map_err(|_| Errno::ACCESS)?;
+            let moved = dir.rename_with(to, flags);
+            if moved.is_ok() { to } else { dir }.chmod(mode)?;
+            moved
+        }
+        other => other,
+    }
 }

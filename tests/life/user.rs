@@ -84,6 +84,50 @@ more" ]
     as_user(&treefork, 0o666, script).ok();
 }
 
+/// What its owner may neither read nor write is as on the base, and does not keep anybody from the rest of the fork.
+#[test]
+fn objects_that_are_closed_to_their_owner() {
+    let treefork = Treefork::new();
+    let script = r#"
+        mkdir -p base/dir base/ro base/plain; echo 1 > base/dir/1; echo 2 > base/file; echo 3 > base/ro/f; echo 4 > base/plain/x
+        chmod 555 base/ro
+        cp -a base copy
+        fork=$("$BIN" create base --label a --strategy overlay)
+        cat > steps <<'END'
+try() { "$@" > /dev/null 2>&1 && echo "did   $*" || echo "cannot $*"; }
+look() { ls -l | awk 'NR > 1 { print $1, $NF }'; }
+try mkdir -m 555 new555; try mkdir -m 0 new0
+try mv ro ro2; try chmod 755 ro2; try chmod 555 ro2; try touch ro2/more
+try chmod 0 file; try cat file; try stat file; try mv file file2
+try chmod 0 plain; try stat plain; try mv plain plain2; try ls plain2
+look
+try rmdir new0; try rmdir new555
+try touch n; try chmod 200 n; try mv n n2; try sh -c 'echo more >> n2'
+try mkdir closed; try touch closed/x; try chmod 0 closed; look; try rmdir closed
+try mkdir empty; try chmod 0 empty; try mv -T ro2 empty; try rmdir empty
+try chmod 100 dir; try stat dir; try cat dir/1; look
+END
+        (cd copy; bash ../steps) > expected
+        (cd "$fork"; bash "$OLDPWD/steps") > got
+        diff expected got
+        server=$(sed 's/.*"pid":\([0-9]*\).*/\1/' store/server.lock)
+        kill -9 "$server"
+        while kill -0 "$server" 2>/dev/null; do :; done
+        "$BIN" path a > /dev/null
+        look() { (cd "$1"; find . ! -name . -printf '%p %m %s\n' 2> /dev/null | sed 's/ [0-9]*$//' | sort); }
+        diff <(look copy) <(look "$fork")
+        ! "$BIN" merge a 2> complaint
+        grep -q 'chmod -R u+rwX' complaint
+        chmod -R u+rwX copy "$fork"
+        # A merge takes the way through its stage, as nobody may take a closed directory of the base to another one.
+        mv copy/empty copy/ro; mv "$fork/empty" "$fork/ro"
+        diff <(look copy) <(look "$fork")
+        "$BIN" merge a
+        diff <(look copy) <(look base)
+        "$BIN" serve --stop"#;
+    as_user(&treefork, 0o666, script).ok();
+}
+
 /// Where only root may open the device, not even the helper can mount for a user: that is said, with the remedy.
 #[test]
 fn with_a_device_that_is_closed() {
