@@ -220,6 +220,10 @@ fn refuse_own_mount<'a>(point: &Path, layers: impl Iterator<Item = &'a OwnedFd>)
 fn remount(point: &Path, words: &Words) -> Result<()> {
     let defaults = fuse::Options::default().flags;
     let flags = (defaults | words.set) & !words.clear;
+    if !words.limits.is_nothing() {
+        // They may just be those of fstab, which mount(8) repeats: no reason to refuse.
+        output::note("max_size= and max_files= stay what they were when it was mounted");
+    }
     rustix::mount::mount_remount(point, flags, "").context("cannot remount", point)
 }
 

@@ -312,3 +312,54 @@ pub(super) fn let_go(quota: &Quota, node: &Node) {
     account.leaving -= 1;
     quota.changed.notify_all();
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quota(max_size: u64, max_files: u64) -> Quota {
+        let quota = Quota::new(Limits { max_size: Some(max_size), max_files: Some(max_files) }, 4096);
+        quota.counted(Ok(Usage { size: 10, files: 1 }));
+        quota
+    }
+
+    #[test]
+    fn what_is_held_is_taken_until_it_is_given_back() {
+        let quota = quota(100, 3);
+        let hold = quota.hold(Usage { size: 90, files: 1 }).expect("it fits, to the last byte");
+        assert_eq!(quota.hold(Usage { size: 1, files: 0 }).map(drop), Err(Errno::DQUOT));
+        drop(hold);
+        quota.hold(Usage { size: 90, files: 2 }).expect("it fits again").keep();
+        assert_eq!(quota.hold(Usage { size: 0, files: 1 }).map(drop), Err(Errno::DQUOT));
+        quota.hold(Usage::default()).map(drop).expect("nothing fits always");
+        quota.hold_anyway(Usage { size: 50, files: 1 }).expect("never refused").keep();
+        assert_eq!(quota.usage(), Some(Usage { size: 150, files: 4 }));
+        assert_eq!(quota.hold(Usage::default()).map(drop), Err(Errno::DQUOT), "beyond the limit nothing is made");
+    }
+
+    #[test]
+    fn many_at_once_hold_no_more_than_there_is() {
+        let quota = quota(1010, 1000);
+        let held: u64 = std::thread::scope(|scope| {
+            let take =
+                || (0..100).filter(|_| quota.hold(Usage { size: 7, files: 1 }).map(Hold::keep).is_ok()).count() as u64;
+            let takers: Vec<_> = (0..8).map(|_| scope.spawn(take)).collect();
+            takers.into_iter().map(|taker| taker.join().expect("no panic")).sum()
+        });
+        assert_eq!(held, 1000 / 7);
+    }
+
+    #[test]
+    fn nobody_gets_room_before_all_is_counted() {
+        let quota = Quota::new(Limits { max_size: Some(100), max_files: None }, 4096);
+        assert_eq!(quota.usage(), None);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| quota.hold(Usage { size: 50, files: 1 }).map(drop));
+            quota.counted(Ok(Usage { size: 60, files: 7 }));
+            assert_eq!(waits.join().expect("no panic"), Err(Errno::DQUOT));
+        });
+        let lost = Quota::new(Limits { max_size: Some(100), max_files: None }, 4096);
+        lost.counted(Err(Errno::IO));
+        assert_eq!(lost.hold(Usage::default()).map(drop), Err(Errno::IO));
+    }
+}

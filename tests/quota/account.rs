@@ -138,3 +138,22 @@ fn what_a_mapping_stores_beyond_the_limit_is_refused_where_it_is_synced() {
     assert!(content[..4096].iter().all(|&byte| byte == b'x'));
     write(&site.join("other"), 16 * KIB).expect("the fork goes on");
 }
+
+/// It counts, and is never refused: without it work would be done in the repository outside.
+#[test]
+fn a_git_directory_that_leads_out_of_the_base_counts_when_it_is_there() {
+    // So much lies beside it that it is not found when the fork is made.
+    let script = "mkdir -p aside/{1..400}; for n in a b; do mkdir -p d/e/e/p/$n; git init -q --separate-git-dir ../$n.git d/e/e/p/$n; \
+                  head -c 200000 /dev/urandom > d/e/e/p/$n/file; git -C d/e/e/p/$n add file; \
+                  git -C d/e/e/p/$n commit -qm one; done";
+    let site = Limited::new(&["--max-size", "300K"], script);
+    site.agrees();
+    let before = site.used().0;
+    for name in ["a", "b"] {
+        assert!(site.join("d/e/e/p").join(name).join(".git").is_dir(), "the fork's own");
+        site.agrees();
+    }
+    assert!(site.used().0 > before + 400_000 && site.used().0 > 300 * KIB, "{before} {:?}", site.used());
+    refused(File::create_new(site.join("d/e/e/p/more")));
+    assert_eq!(site.env().git(&site.join("d/e/e/p/a"), ["status", "--porcelain"]), "");
+}
