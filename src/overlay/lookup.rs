@@ -21,6 +21,9 @@ use crate::layer::tree::Layer;
 use crate::names::{Name, RelPath};
 use crate::sys::{At, Ident, Stat, open_beneath};
 
+/// So many names of one directory are remembered that the kernel was told do not exist. Of more, it is told so each time.
+const ABSENT: usize = 10_000;
+
 /// Set in the numbers of objects that are new in an upper on another device than the base.
 const ELSEWHERE: u64 = 1 << 63;
 
@@ -36,7 +39,11 @@ impl Overlay {
         let Some(found) = self.find(&parent, name.as_os_str())? else {
             let dir = parent.dir()?;
             if !dir.state.read().lowers.is_empty() {
-                dir.absent.lock().insert(name);
+                let mut absent = dir.absent.lock();
+                if absent.len() >= ABSENT {
+                    return Ok(Lookup::Absent(Duration::ZERO));
+                }
+                absent.insert(name);
             }
             return Ok(Lookup::Absent(self.ttl(&parent)));
         };
@@ -265,6 +272,12 @@ impl Overlay {
             return Ok(());
         }
         let old = {
+            // One at a time: two could make a circle together.
+            let _one = self.relinking.lock();
+            if link.0.is_at_or_below(node) {
+                // Marks of origin that say of a directory that it is one above it; or the way here has changed.
+                return Err(Errno::STALE);
+            }
             let mut state = dir.state.write();
             state.link = Some(link);
             std::mem::replace(&mut state.lowers, Arc::clone(lowers))

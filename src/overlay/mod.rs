@@ -242,6 +242,8 @@ pub struct Overlay {
     table: Table,
     /// Shared by whoever goes by names, exclusive while a rename changes them. See `node` for the order of locks.
     names: RwLock<()>,
+    /// Held while a directory that was found elsewhere gets another parent.
+    relinking: Mutex<()>,
     fds: Arc<FdCache>,
     /// Our number in the descriptor cache.
     owner: u32,
@@ -314,6 +316,7 @@ impl Overlay {
             upper,
             table: Table::new(root),
             names: RwLock::new(()),
+            relinking: Mutex::default(),
             owner,
             fds,
             base_dev,

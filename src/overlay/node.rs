@@ -9,7 +9,7 @@
 //!    waiting rename must not block a copy-up that somebody inside `names` waits for);
 //! 3. `copying` of directories, one at a time, from the root down;
 //! 4. `change` of one directory (its entries and time stamps in the upper);
-//! 5. `state` of a node; 6. the node table, the descriptor cache, the listings: leaves, held for
+//! 5. `Overlay::relinking`; 6. `state` of a node; 7. the node table, the descriptor cache, the listings: leaves, held for
 //!    moments; with limits also what a node was charged with, and after it the account.
 
 use std::collections::HashSet;
@@ -162,6 +162,19 @@ impl Node {
         let mut hasher = DefaultHasher::new();
         self.ident.btime.hash(&mut hasher);
         hasher.finish()
+    }
+
+    /// Whether the node is a directory, or anywhere below it.
+    pub(super) fn is_at_or_below(self: &Arc<Self>, top: &Arc<Self>) -> bool {
+        let mut at = Arc::clone(self);
+        loop {
+            if Arc::ptr_eq(&at, top) {
+                return true;
+            }
+            let above = at.parents().into_iter().next();
+            let Some(above) = above else { return false };
+            at = above;
+        }
     }
 
     /// Whether what the node shows no longer depends on a lower object of its number.

@@ -26,6 +26,11 @@ struct End {
     name: Name,
 }
 
+/// `EINVAL` where a directory would come to lie in itself. The kernel has seen to that, but by its own idea of what lies where.
+fn into_itself(node: &Arc<Node>, parent: &Arc<Node>) -> Result<()> {
+    if node.is_dir() && parent.is_at_or_below(node) { Err(Errno::INVAL) } else { Ok(()) }
+}
+
 /// What stands at an end, counted as looked up until the rename is over.
 struct Standing {
     node: Arc<Node>,
@@ -98,6 +103,7 @@ impl Overlay {
         }
         let _names = self.names.write();
         self.still(from, &source.node)?;
+        into_itself(&source.node, &to.parent)?;
         if let Some(target) = target.filter(|target| target.node.is_dir())
             && !self.is_empty(&target.node)?
         {
@@ -239,6 +245,8 @@ impl Overlay {
         let _names = self.names.write();
         self.still(from, &source.node)?;
         self.still(to, &target.node)?;
+        into_itself(&source.node, &to.parent)?;
+        into_itself(&target.node, &from.parent)?;
         let (from_dir, to_dir) = (self.copy_up_dir(&from.parent)?, self.copy_up_dir(&to.parent)?);
         for end in [from, to] {
             let below = self.find_below(&end.parent, end.name.as_os_str())?;

@@ -490,3 +490,12 @@ fn a_tree_deeper_than_any_stack_or_path() {
     // What the standard library does for that goes down step by step.
     assert!(std::process::Command::new("rm").arg("-rf").arg(dir).status().expect("it runs").success());
 }
+
+#[test]
+fn names_that_are_not_there_are_not_remembered_without_end() {
+    let fork = fork(|base| fs::write(base.join("f"), "x").expect("room"));
+    let ask = |n: usize| fork.overlay.lookup(ROOT, OsStr::new(&format!("none{n}")));
+    let told: Vec<_> = (0..=10_000).map(ask).collect();
+    assert!(matches!(told[0], Ok(Lookup::Absent(ttl)) if !ttl.is_zero()));
+    assert!(matches!(told[10_000], Ok(Lookup::Absent(ttl)) if ttl.is_zero()));
+}
