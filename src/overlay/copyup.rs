@@ -5,8 +5,8 @@
 //!
 //! Order of a file's copy-up: stage; note the base's state in the ledger; rename (hard links: into the index, then link
 //! the name to it); switch the node. Killed at any point, either the lower or the complete copy is what the name means.
-//! Content is not synced here: after a power cut the fork has what the application itself synced, and the base has the
-//! rest.
+//! Content is not synced here, but on its way to the disk right away ([`super::flush`]): after a power cut the fork has what
+//! the application itself synced, and of the rest what a plain directory would have.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,6 +17,7 @@ use rustix::fs::{FileType, OFlags, Timespec, Timestamps, UTIME_NOW, XattrFlags};
 use rustix::io::Errno;
 
 use super::fds::{Opened, Slot};
+use super::flush;
 use super::large::Begun;
 use super::lookup::gone;
 use super::node::{Link, Node, Place};
@@ -260,6 +261,9 @@ impl Overlay {
         if let Some(opened) = copy {
             // The write that asked for the copy comes next.
             opened.set_id.store(stat.mode & 0o6000 != 0, Ordering::Relaxed);
+            if partial.is_none() {
+                flush::soon(Arc::clone(&opened));
+            }
             self.fds.put(self.owner, node.id, Slot::Write, opened);
         }
         drop(state);

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 use super::copyup::Bring;
 use super::fds::{Opened, Slot};
+use super::flush;
 use super::node::{FileState, Kind, Node, Place};
 use super::partial::write_all;
 use super::{Caller, Overlay, Result};
@@ -76,6 +77,9 @@ impl Overlay {
             self.settle(partial)?;
         }
         calls::ftruncate(&*opened.fd, size)?;
+        if size == 0 {
+            flush::later(Arc::clone(&opened));
+        }
         if kill_set_id { self.clear_set_id(&opened) } else { Ok(()) }
     }
 
@@ -189,7 +193,7 @@ impl Overlay {
     }
 
     /// A descriptor that reads the file.
-    fn opened(&self, node: &Arc<Node>) -> Result<Arc<Opened>> {
+    pub(super) fn opened(&self, node: &Arc<Node>) -> Result<Arc<Opened>> {
         let cached = |slot| self.fds.get(self.owner, node.id, slot);
         if let Some(opened) = cached(Slot::Write).or_else(|| cached(Slot::Read)) {
             return Ok(opened);

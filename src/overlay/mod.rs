@@ -36,6 +36,7 @@ mod create;
 mod data;
 mod drift;
 mod fds;
+mod flush;
 mod large;
 mod listing;
 mod lookup;

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use super::copyup::{Bring, discard};
 use super::fds::Opened;
+use super::flush;
 use super::node::{Kind, Node, Place};
 use super::remove::is_dir;
 use super::shell::move_dir;
@@ -35,6 +36,13 @@ fn into_itself(node: &Arc<Node>, parent: &Arc<Node>) -> Result<()> {
 struct Standing {
     node: Arc<Node>,
     attr: Attr,
+}
+
+impl Standing {
+    /// Whether it is a file that stands in a lower only.
+    fn is_the_lowers(&self) -> bool {
+        self.node.file().is_ok_and(|file| matches!(file.state.read().place, Place::Lower { .. }))
+    }
 }
 
 impl Overlay {
@@ -100,6 +108,12 @@ impl Overlay {
         }
         if !source.node.is_dir() {
             self.copy_up(&source.node, Bring::Blocks)?;
+            if target.is_some_and(|target| target.is_the_lowers())
+                && let Ok(file) = self.opened(&source.node)
+                && file.partial().is_none()
+            {
+                flush::begin(&*file.fd);
+            }
         }
         let _names = self.names.write();
         self.still(from, &source.node)?;

@@ -10,13 +10,15 @@ mod dir;
 mod extents;
 mod file;
 mod path;
+#[allow(unsafe_code, reason = "a call that no crate wraps, with a word on it")]
+mod writeback;
 
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::ffi::CString;
 use rustix::fs::{
     Access, AtFlags, FallocateFlags, FileType, FlockOperation, Gid, IFlags, Mode, OFlags, RenameFlags, ResolveFlags,
-    SeekFrom, StatVfs, Statx, StatxFlags, Timestamps, Uid, XattrFlags,
+    SeekFrom, StatFs, StatVfs, Statx, StatxFlags, Timestamps, Uid, XattrFlags,
 };
 use rustix::io::{Errno, Result};
 use rustix::path::Arg;
@@ -25,6 +27,7 @@ pub use dir::Dir;
 pub use extents::allocated;
 pub use file::File;
 pub use path::{exists, make_dirs, names, names_if_any};
+pub use writeback::begin_writeback;
 
 use super::fault::{self, Outcome};
 
@@ -73,6 +76,7 @@ calls! {
     ) -> OwnedFd;
     fs::statx(dir: impl AsFd + Copy, path: impl Arg + Copy, flags: AtFlags, mask: StatxFlags) -> Statx;
     fs::fstatvfs(fd: impl AsFd + Copy) -> StatVfs;
+    fs::fstatfs(fd: impl AsFd + Copy) -> StatFs;
     fs::mkdirat(dir: impl AsFd + Copy, path: impl Arg + Copy, mode: Mode) -> ();
     fs::mknodat(dir: impl AsFd + Copy, path: impl Arg + Copy, kind: FileType, mode: Mode, dev: u64) -> ();
     fs::symlinkat(target: impl Arg + Copy, dir: impl AsFd + Copy, path: impl Arg + Copy) -> ();

@@ -76,7 +76,12 @@ impl Image {
 
     fn mount(&self, file: &Path) {
         let device = Command::new("losetup").args(["--find", "--show"]).arg(file).ok().text();
-        let mounted = Command::new("mount").arg(&device).arg(self.path()).done();
+        let mut mount = Command::new("mount");
+        if is_xfs(file) {
+            // A copy has the number of its original, which other mount namespaces may still have mounted.
+            mount.args(["-o", "nouuid"]);
+        }
+        let mounted = mount.arg(&device).arg(self.path()).done();
         // With a user this takes effect when the last one is gone; without, at once.
         Command::new("losetup").args(["-d", &device]).ok();
         assert!(mounted.status.success(), "mount {device}: {}", mounted.complaint());
@@ -130,4 +135,10 @@ impl Image {
         std::fs::create_dir_all(&path).unwrap_or_else(|e| panic!("cannot make {}: {e}", path.display()));
         path
     }
+}
+
+fn is_xfs(image: &Path) -> bool {
+    let mut magic = [0; 4];
+    let read = File::open(image).and_then(|mut file| std::io::Read::read_exact(&mut file, &mut magic));
+    read.is_ok() && magic == *b"XFSB"
 }

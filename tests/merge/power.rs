@@ -8,7 +8,7 @@ use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-use crate::common::{Fs, Image, Look, Run, Tree, Treefork, assert_same, mounts};
+use crate::common::{Fs, Image, Look, Run, Tree, Treefork, assert_same, eventually, mounts};
 
 const BASE: &str = "git init -q; mkdir -p d/sub e; seq 9 > f; seq 99 > d/x; seq 5 > d/sub/y; echo e > e/f; \
                     git add -A; git commit -qm start";
@@ -126,9 +126,34 @@ fn a_merge_is_old_or_new_on_ext4() {
     merge_on(Fs::Ext4);
 }
 
+/// Whether everything is cut on the other file systems as well; that takes minutes.
+fn everywhere() -> bool {
+    let everywhere = std::env::var_os("TREEFORK_POWER").is_some_and(|v| v == "all");
+    if !everywhere {
+        eprintln!("NOT RUN: power cuts on XFS and btrfs; TREEFORK_POWER=all asks for them");
+    }
+    everywhere
+}
+
+#[test]
+fn merges_and_forks_on_other_file_systems() {
+    let other = if everywhere() { &[Fs::Xfs, Fs::Btrfs][..] } else { &[] };
+    for &fs in other {
+        merge_on(fs);
+        fork_on(fs);
+        synced_on(fs);
+        // No blocks are shared between file systems.
+        unsynced_on(fs, true);
+    }
+}
+
 #[test]
 fn a_fork_is_there_or_not() {
-    let scene = Scene::new(Fs::Ext4);
+    fork_on(Fs::Ext4);
+}
+
+fn fork_on(fs: Fs) {
+    let scene = Scene::new(fs);
     let created = scene.cut(&["create", scene.base.to_str().expect("text"), "--label", "cutfork"]);
     let mut there = Vec::new();
     for image in &created {
@@ -149,17 +174,108 @@ fn a_fork_is_there_or_not() {
             scene.treefork.ok(["remove", "--force", "cutfork"]);
         }
     }
-    eprintln!("{} power cuts in create, {} in remove", created.len(), removed.len());
+    eprintln!("{}: {} power cuts in create, {} in remove", fs.name(), created.len(), removed.len());
 }
 
 fn labels(scene: &Scene) -> String {
     scene.treefork.ok(["list", "--json"]).text()
 }
 
+/// What a program wrote without a sync, and what there was before.
+fn unsynced(n: usize) -> [Vec<u8>; 2] {
+    let old = format!("{n}\n").repeat(3000);
+    let seq: String = (n..=3000).map(|n| format!("{n}\n")).collect();
+    [old.clone().into(), if n < 10 { format!("{old}more\n").into() } else { seq.into() }]
+}
+
+/// Changes without a sync: after a cut each file holds what it held before, or what the change made of it (where something was
+/// added, what it held before with anything after it) wherever that is so in a plain directory beside it.
+fn unsynced_on(fs: Fs, base_elsewhere: bool) {
+    let mut scene = Scene::new(fs);
+    let other = Image::new(fs, 64);
+    if base_elsewhere {
+        // No blocks are shared between file systems.
+        scene.base = other.dir("base");
+    }
+    let plain = scene.image.dir("plain");
+    for dir in [&scene.base, &plain] {
+        (0..30).for_each(|n| std::fs::write(dir.join(format!("f{n}")), &unsynced(n)[0]).expect("room"));
+    }
+    let fork = scene.treefork.create(&scene.base, "cutfork");
+    Command::sync(&scene.image.path());
+    let change = "for n in $(seq 0 9); do echo more >> f$n; done
+                  for n in $(seq 10 19); do seq $n 3000 > new; mv new f$n; done
+                  for n in $(seq 20 29); do seq $n 3000 > f$n; done";
+    for dir in [&plain, &fork] {
+        scene.treefork.env().sh(dir, change);
+    }
+    // Somebody else's sync brings the names to the disk.
+    let script = "import os\nfd = os.open('other', os.O_RDWR | os.O_CREAT); os.write(fd, b'x'); os.fsync(fd)";
+    let cut = |name: &str| {
+        scene.treefork.env().command_in(&scene.image.path(), "python3").args(["-c", script]).ok();
+        scene.image.copy(name)
+    };
+    let at_once = cut("at-once");
+    let upper = fork.parent().expect("in its own directory").join("upper");
+    eventually("what was cut to nothing is on its way to the disk", || {
+        let extents = scene.treefork.env().sh(&upper, "filefrag -v f2?");
+        !extents.contains("delalloc")
+    });
+    let soon = cut("soon");
+    for (image, last) in [(at_once, 20), (soon, 30)] {
+        scene.start(&image);
+        let fork = PathBuf::from(scene.treefork.ok(["path", "cutfork"]).text());
+        // Appended, renamed over, written anew.
+        for kind in [0..10, 10..20, 20..30].into_iter().filter(|kind| kind.end <= last) {
+            let [alone, ours] = [&plain, &fork].map(|dir| kind.clone().map(|n| kept(dir, n)).collect::<Vec<_>>());
+            eprintln!("{}: {kind:?} of a plain directory {alone:?}, of the fork {ours:?}", fs.name());
+            // XFS leaves files of a plain directory empty as well.
+            let is_worse = ours.contains(&Kept::Neither) && !alone.contains(&Kept::Neither);
+            assert!(!is_worse, "{}: {kind:?} of a plain directory {alone:?}, of the fork {ours:?}", fs.name());
+        }
+    }
+}
+
+/// What a cut left of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    Old,
+    New,
+    Neither,
+}
+
+fn kept(dir: &Path, n: usize) -> Kept {
+    let [old, new] = unsynced(n);
+    match std::fs::read(dir.join(format!("f{n}"))) {
+        Ok(now) if now == new => Kept::New,
+        Ok(now) if now == old || (n < 10 && now.starts_with(&old)) => Kept::Old,
+        _ => Kept::Neither,
+    }
+}
+
+#[test]
+fn what_was_not_synced_is_old_or_new_on_ext4() {
+    unsynced_on(Fs::Ext4, false);
+}
+
+#[test]
+fn what_was_not_synced_is_old_or_new_on_xfs() {
+    unsynced_on(Fs::Xfs, false);
+}
+
+#[test]
+fn what_was_not_synced_is_old_or_new_on_btrfs() {
+    unsynced_on(Fs::Btrfs, false);
+}
+
 /// What an application has synced is there, whatever happened to the server's own files.
 #[test]
 fn what_was_synced_survives() {
-    let scene = Scene::new(Fs::Ext4);
+    synced_on(Fs::Ext4);
+}
+
+fn synced_on(fs: Fs) {
+    let scene = Scene::new(fs);
     let fork = scene.treefork.create(&scene.base, "cutfork");
     Command::sync(&scene.image.path());
     let script = "import os\nfor name, how in (('f', os.O_RDWR), ('z', os.O_RDWR | os.O_CREAT)):\n\

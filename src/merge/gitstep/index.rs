@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::fs::{OFlags, RenameFlags};
+use rustix::fs::{Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use super::super::Source;
@@ -116,6 +116,13 @@ impl Repository {
     pub(crate) fn refresh(&self) {
         // It fails where files differ from the index, which is nothing but the truth.
         let _ = self.write(&["update-index", "-q", "--refresh"], &[]);
+        // Git does not sync it, and some file systems have an empty file at its place after a power cut.
+        let index = self.git.top().join(".git/index");
+        let synced =
+            calls::open(&index, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).and_then(|index| calls::fsync(&index));
+        if let Err(e) = synced {
+            log::debug!("cannot sync {index:?}: {e}");
+        }
     }
 }
 
