@@ -151,7 +151,7 @@ fn the_core_reaches_the_kernel_by_one_way() {
     let mut stray = Vec::new();
     for file in CORE.iter().flat_map(|folder| rust_files(&src.join(folder))) {
         let rel = file.strip_prefix(&src).expect("it was found there");
-        if rel.ends_with("tests.rs") || APART.iter().any(|name| rel == Path::new(name)) {
+        if is_test(rel) || APART.iter().any(|name| rel == Path::new(name)) {
             continue;
         }
         for (n, line) in code(&read(&file)) {
@@ -170,6 +170,11 @@ fn the_core_reaches_the_kernel_by_one_way() {
     assert!(stray.is_empty(), "use crate::sys::calls instead:\n{}", stray.join("\n"));
 }
 
+/// Whether a source holds nothing but unit tests: `tests.rs`, or a file in the folder of that name.
+fn is_test(rel: &Path) -> bool {
+    rel.ends_with("tests.rs") || rel.parent().is_some_and(|dir| dir.ends_with("tests"))
+}
+
 /// Where one of the words stands in a source outside of `src/home`.
 fn stray_words(home: &str, words: &[&str]) -> Vec<String> {
     let src = crate_dir().join("src");
@@ -177,7 +182,7 @@ fn stray_words(home: &str, words: &[&str]) -> Vec<String> {
     for file in rust_files(&src) {
         let rel = file.strip_prefix(&src).expect("it was found there");
         // lib.rs declares modules and lints, nothing else; `sys` is let off its lint there. Unit tests may do as they like.
-        if rel.starts_with(home) || rel == Path::new("lib.rs") || rel.ends_with("tests.rs") {
+        if rel.starts_with(home) || rel == Path::new("lib.rs") || is_test(rel) {
             continue;
         }
         for (n, line) in code(&read(&file)) {
