@@ -56,7 +56,7 @@ fn a_tree_deeper_than_any_path_is_the_forks_own_affair() {
 /// for a large file that is still coming up.
 #[test]
 fn a_tree_deeper_than_any_stack_ends_nobody() {
-    const LEVELS: usize = 2_000;
+    const LEVELS: usize = 2_500;
     let treefork = Treefork::new().with("TREEFORK_LARGE", "65536");
     let base = treefork.env().dir("base");
     treefork.env().sh(&base, "head -c 1000000 /dev/zero | tr '\\0' x > large");
