@@ -18,6 +18,8 @@ use crate::sys::Time;
 
 /// More names than this are one fact: look at everything.
 const MOST: usize = 50_000;
+/// And so are more bytes of names than this: whoever works in a fork decides how long they are.
+const MOST_BYTES: usize = 16 << 20;
 
 /// A log of names.
 #[derive(Debug)]
@@ -25,6 +27,8 @@ pub struct Touched {
     id: u64,
     /// The names, in the order in which they were noted.
     names: Vec<RelPath>,
+    /// How long they are together.
+    bytes: usize,
     /// The position of the first of them.
     first: u64,
     /// Where each name was noted last.
@@ -44,7 +48,7 @@ pub enum Since<'a> {
 
 impl Default for Touched {
     fn default() -> Self {
-        Self { id: number(), names: Vec::new(), first: 0, last: HashMap::new(), given: 0 }
+        Self { id: number(), names: Vec::new(), bytes: 0, first: 0, last: HashMap::new(), given: 0 }
     }
 }
 
@@ -63,7 +67,8 @@ impl Touched {
         if self.last.get(&path).is_some_and(|&last| last >= self.given) {
             return false;
         }
-        if self.names.len() >= MOST {
+        self.bytes += path.as_bytes().len();
+        if self.names.len() >= MOST || self.bytes > MOST_BYTES {
             self.note_anything();
             return true;
         }
@@ -76,6 +81,7 @@ impl Touched {
     pub fn note_anything(&mut self) {
         self.first = self.end() + 1;
         self.names.clear();
+        self.bytes = 0;
         self.last.clear();
     }
 
@@ -161,6 +167,18 @@ mod tests {
         let begin = log.give();
         log.note(path(&"d/".repeat(10_000)));
         assert_eq!((names(&log, begin), log.names.len()), (None, 0));
+    }
+
+    #[test]
+    fn long_names_are_not_kept_without_end() {
+        let mut log = Touched::default();
+        let begin = log.give();
+        let long = "d/".repeat(2_000);
+        for n in 0..MOST_BYTES / 4_000 {
+            log.note(path(&format!("{long}{n}")));
+        }
+        assert_eq!(names(&log, begin), None);
+        assert!(log.names.len() < 100);
     }
 
     #[test]
