@@ -146,15 +146,18 @@ impl FdCache {
         drop(old);
     }
 
-    /// Closes everything of one file system.
-    pub(super) fn remove_owner(&self, owner: u32) {
+    /// Closes everything of one file system; the nodes that it was of.
+    pub(super) fn remove_owner(&self, owner: u32) -> Vec<u64> {
+        let mut nodes = Vec::new();
         for shard in &self.shards {
             let mut shard = shard.lock();
             let keys: Vec<Key> = shard.iter().map(|(key, _)| *key).filter(|key| key.0 == owner).collect();
             let old: Vec<_> = keys.iter().map(|key| shard.pop(key)).collect();
             drop(shard);
             drop(old);
+            nodes.extend(keys.iter().map(|key| key.1));
         }
+        nodes
     }
 
     fn shard(&self, owner: u32, node: u64) -> &Mutex<LruCache<Key, Arc<Opened>>> {
