@@ -130,7 +130,7 @@ pub fn merge(
 
 /// Another store knows nothing of our lock: its merges and ours exclude each other by a lock on the root itself.
 fn exclude_other_stores(parent: &Parent) -> Result<std::os::fd::OwnedFd> {
-    let root = super::changes::open_dir(&parent.root).context("cannot open the parent", &parent.path)?;
+    let root = super::walk::open_dir(&parent.root).context("cannot open the parent", &parent.path)?;
     match calls::flock(&root, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(root),
         Err(Errno::WOULDBLOCK) => {

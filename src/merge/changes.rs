@@ -10,19 +10,18 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
 use super::Os;
 use super::Source;
+use super::walk::{names, walk};
 use crate::error::{Context, Error, Result};
 use crate::layer::hidden::Hidden;
 use crate::layer::ledger::{self, BaseState};
 use crate::layer::marks::{self, DirMarks};
 use crate::names::RelPath;
-use crate::sys::calls::Dir;
 use crate::sys::{At, Ident, Stat, Time, open_beneath};
 
 /// What happened at a place.
@@ -402,25 +401,6 @@ pub(crate) fn is_dir(mode: u32) -> bool {
     rustix::fs::FileType::from_raw_mode(mode) == rustix::fs::FileType::Directory
 }
 
-/// The names in a directory, in the order of their bytes.
-pub(crate) fn names(dir: &OwnedFd) -> Os<Vec<OsString>> {
-    Ok(typed_names(dir)?.into_iter().map(|(name, _)| name).collect())
-}
-
-/// The names in a directory, in the order of their bytes, with the types that the listing gives.
-fn typed_names(dir: &OwnedFd) -> Os<Vec<(OsString, FileType)>> {
-    let mut names = Vec::new();
-    for entry in Dir::read_from(dir)? {
-        let entry = entry?;
-        let name = entry.file_name().to_bytes();
-        if name != b"." && name != b".." {
-            names.push((OsStr::from_bytes(name).to_os_string(), entry.file_type()));
-        }
-    }
-    names.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
-    Ok(names)
-}
-
 /// Visits everything with several names below a directory, on its own file system.
 fn scan(dir: &OwnedFd, device: u64, visit: &mut dyn FnMut(RelPath, &Stat)) -> Os<()> {
     walk(dir, |name, _, above, path| {
@@ -435,31 +415,4 @@ fn scan(dir: &OwnedFd, device: u64, visit: &mut dyn FnMut(RelPath, &Stat)) -> Os
         let here = stat.dev == device && !stat.mount_root;
         here.then(|| at.open(OFlags::RDONLY | OFlags::DIRECTORY).map(|dir| (dir, path))).transpose()
     })
-}
-
-/// Goes through all below a directory, from the top down and in the order of names. `visit` gets name, type as far as the
-/// listing tells it, directory and path of each entry, and opens what is to be entered.
-///
-/// No recursion: a fork's tree may be deeper than the stack of whoever merges it.
-fn walk(
-    top: &OwnedFd,
-    mut visit: impl FnMut(&OsStr, FileType, &OwnedFd, RelPath) -> Os<Option<(OwnedFd, RelPath)>>,
-) -> Os<()> {
-    let listed = |dir: OwnedFd, path: RelPath| Ok((typed_names(&dir)?.into_iter(), dir, path));
-    let mut way = vec![listed(open_dir(top)?, RelPath::root())?];
-    while let Some((names, dir, path)) = way.last_mut() {
-        let Some((name, kind)) = names.next() else {
-            way.pop();
-            continue;
-        };
-        if let Some((below, path)) = visit(&name, kind, dir, path.deeper(&name)?)? {
-            way.push(listed(below, path)?);
-        }
-    }
-    Ok(())
-}
-
-/// Opens a directory given by an `O_PATH` descriptor for reading.
-pub(crate) fn open_dir(dir: &OwnedFd) -> Os<OwnedFd> {
-    open_beneath(dir, &RelPath::root(), OFlags::RDONLY | OFlags::DIRECTORY)
 }

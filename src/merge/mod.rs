@@ -30,6 +30,7 @@ mod stage;
 mod table;
 mod text;
 mod view;
+mod walk;
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;

@@ -184,7 +184,7 @@ impl Replay<'_> {
             return Ok(());
         }
         let dir = slot.open(rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY).map_err(at_path(path))?;
-        if super::changes::names(&dir).map_err(at_path(path))?.is_empty() { Ok(()) } else { Err(changed(path)) }
+        if super::walk::names(&dir).map_err(at_path(path))?.is_empty() { Ok(()) } else { Err(changed(path)) }
     }
 
     /// Exchanges two names at once; where the file system cannot, the old object goes aside first, into the stage. Whether

@@ -250,7 +250,7 @@ impl Layout {
         const FEW: usize = 16;
         if self.objects.len() + self.dirs.len() + self.direct.len() > FEW {
             // What goes there directly is on the same one.
-            return Ok(calls::syncfs(&super::changes::open_dir(stage)?)?);
+            return Ok(calls::syncfs(&super::walk::open_dir(stage)?)?);
         }
         let staged = self.objects.iter().map(|(path, ..)| path).chain(self.dirs.iter().map(|(path, ..)| path));
         let staged = staged.map(|path| (stage, path));

@@ -60,7 +60,7 @@ impl<'a> View<'a> {
     pub(crate) fn list(&self, path: &RelPath) -> Os<Vec<std::ffi::OsString>> {
         let mut found = std::collections::BTreeSet::new();
         if let Ok(dir) = open_beneath(&self.source.upper, path, OFlags::RDONLY | OFlags::DIRECTORY) {
-            found.extend(super::changes::names(&dir)?);
+            found.extend(super::walk::names(&dir)?);
         }
         let opaque = matches!(
             self.changes.get(path).map(|change| &change.what),
@@ -76,7 +76,7 @@ impl<'a> View<'a> {
         if let Some(lower) = lower.filter(|_| !opaque)
             && let Ok(dir) = open_beneath(&self.base.root, &lower, OFlags::RDONLY | OFlags::DIRECTORY)
         {
-            found.extend(super::changes::names(&dir)?);
+            found.extend(super::walk::names(&dir)?);
         }
         // Whiteouts among them read as nothing.
         Ok(found.into_iter().collect())

@@ -7,10 +7,11 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::super::Os;
-use super::super::changes::{Change, names};
+use super::super::changes::Change;
 use super::super::parent::Found;
 use super::super::plan::{Action, Omission, Step};
 use super::super::table::{Ours, Reason, Verdict, verdict};
+use super::super::walk::names;
 use super::{Planner, failed};
 use crate::error::Result;
 use crate::layer::ledger::BaseState;

@@ -3,9 +3,9 @@
 use rustix::fs::{RenameFlags, Timestamps};
 use rustix::io::Errno;
 
-use super::super::changes::open_dir;
 use super::super::journal::{Op, Phase, Seen};
 use super::super::stage::entry;
+use super::super::walk::open_dir;
 use super::{Replay, aside, move_new, point, set_attributes};
 use crate::error::{Context, Error, Result};
 use crate::names::RelPath;
