@@ -73,37 +73,32 @@ fn times(calls: &[&str], call: &str) -> usize {
     calls.iter().filter(|name| **name == call).count()
 }
 
-/// All calls of one kind of work, and what has to be tried with each.
-pub(crate) struct Matrix;
-
-impl Matrix {
-    /// Has `trial` do the work once for each call and fault; in a scene that is made anew when something went wrong in it.
-    pub(crate) fn run<S>(
-        what: &'static str,
-        calls: &[&'static str],
-        scene: impl Fn() -> S,
-        trial: impl Fn(&S, Strike) -> Vec<&'static str>,
-    ) {
-        assert!(!calls.is_empty(), "{what}: no call at all");
-        let (mut faults, mut wrong, mut here) = (0, Vec::new(), scene());
-        for (n, call) in calls.iter().enumerate() {
-            let fit: Vec<Action> = FAULTS.into_iter().filter(|fault| applies(*fault, call)).collect();
-            let chosen = if all_asked_for() { &fit[..] } else { &fit[n % fit.len()..][..1] };
-            for &fault in chosen {
-                faults += 1;
-                let strike = Strike { fault, call, nth: times(&calls[..=n], call) };
-                let said = match catch_unwind(AssertUnwindSafe(|| trial(&here, strike))) {
-                    Ok(passed) if times(&passed, call) >= strike.nth => continue,
-                    Ok(_) => "is not made this time".into(),
-                    Err(panic) => said(&*panic),
-                };
-                wrong.push(format!("{what}, {fault:?} in call {} of {call}: {said}", strike.nth));
-                here = scene();
-            }
+/// Has `trial` do the work once for each call and fault; in a scene that is made anew when something went wrong in it.
+pub(crate) fn fail_every_call<S>(
+    what: &'static str,
+    calls: &[&'static str],
+    scene: impl Fn() -> S,
+    trial: impl Fn(&S, Strike) -> Vec<&'static str>,
+) {
+    assert!(!calls.is_empty(), "{what}: no call at all");
+    let (mut faults, mut wrong, mut here) = (0, Vec::new(), scene());
+    for (n, call) in calls.iter().enumerate() {
+        let fit: Vec<Action> = FAULTS.into_iter().filter(|fault| applies(*fault, call)).collect();
+        let chosen = if all_asked_for() { &fit[..] } else { &fit[n % fit.len()..][..1] };
+        for &fault in chosen {
+            faults += 1;
+            let strike = Strike { fault, call, nth: times(&calls[..=n], call) };
+            let said = match catch_unwind(AssertUnwindSafe(|| trial(&here, strike))) {
+                Ok(passed) if times(&passed, call) >= strike.nth => continue,
+                Ok(_) => "is not made this time".into(),
+                Err(panic) => said(&*panic),
+            };
+            wrong.push(format!("{what}, {fault:?} in call {} of {call}: {said}", strike.nth));
+            here = scene();
         }
-        eprintln!("{what}: {} system calls, {faults} faults, none skipped", calls.len());
-        assert!(wrong.is_empty(), "{} faults left something wrong:\n{}", wrong.len(), wrong.join("\n"));
     }
+    eprintln!("{what}: {} system calls, {faults} faults, none skipped", calls.len());
+    assert!(wrong.is_empty(), "{} faults left something wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
 /// What a panic said.

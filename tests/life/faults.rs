@@ -11,7 +11,7 @@ use treefork::strategy::Way;
 
 use super::{listed, small_base};
 use crate::common::cli::BINARY;
-use crate::common::faults::{Matrix, Strike, counted, is_harmless};
+use crate::common::faults::{Strike, counted, fail_every_call, is_harmless};
 use crate::common::{Fs, Image, Look, Tree, Treefork, assert_same, eventually, mounts};
 
 /// No id begins so.
@@ -121,7 +121,7 @@ fn create_survives_a_fault_in_every_call() {
     let (made, calls) = counted(|| scene.forks.create(&request));
     made.expect("nothing fails");
     drop(scene);
-    Matrix::run("create", &calls, Scene::new, |scene, strike| {
+    fail_every_call("create", &calls, Scene::new, |scene, strike| {
         let request = scene.request();
         let (made, passed) = strike.within(|| scene.forks.create(&request));
         judge(&made, strike);
@@ -144,7 +144,7 @@ fn remove_survives_a_fault_in_every_call() {
     let (removed, calls) = counted(|| scene.forks.remove(id.as_str(), false));
     assert!(removed.expect("nothing fails"));
     drop(scene);
-    Matrix::run("remove", &calls, Scene::new, |scene, strike| {
+    fail_every_call("remove", &calls, Scene::new, |scene, strike| {
         let id = scene.worked();
         let (removed, passed) = strike.within(|| scene.forks.remove(id.as_str(), false));
         judge(&removed, strike);
@@ -168,7 +168,7 @@ fn gc_and_restore_survive_a_fault_in_every_call() {
     let (restored, back) = counted(|| scene.forks.restore(LABEL));
     restored.expect("nothing fails");
     drop(scene);
-    Matrix::run("gc", &there, Scene::new, |scene, strike| {
+    fail_every_call("gc", &there, Scene::new, |scene, strike| {
         scene.worked();
         let (reaped, passed) = strike.within(|| scene.reap(&scene.forks));
         judge(&reaped, strike);
@@ -183,7 +183,7 @@ fn gc_and_restore_survive_a_fault_in_every_call() {
         scene.end(&forks);
         passed
     });
-    Matrix::run("restore", &back, Scene::new, |scene, strike| {
+    fail_every_call("restore", &back, Scene::new, |scene, strike| {
         scene.worked();
         scene.reap(&scene.forks).expect("reaped");
         let (restored, passed) = strike.within(|| scene.forks.restore(LABEL));

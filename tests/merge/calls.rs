@@ -11,7 +11,7 @@ use treefork::merge::Options;
 use treefork::sys::fault::{Action, Rule, scoped};
 
 use crate::common::cli::BINARY;
-use crate::common::faults::{Matrix, counted, is_harmless};
+use crate::common::faults::{counted, fail_every_call, is_harmless};
 use crate::common::{Fs, Image, Look, Tree, Treefork, assert_same, eventually};
 
 /// A store and a base in memory, where waiting for a disk takes no time.
@@ -166,7 +166,7 @@ fn a_merge_beside_a_sibling_survives_a_fault_in_every_call() {
         true,
     );
     drop(scene);
-    Matrix::run("a merge beside a sibling", &calls, Scene::new, |scene, strike| {
+    fail_every_call("a merge beside a sibling", &calls, Scene::new, |scene, strike| {
         let harmless = is_harmless(strike.fault);
         scene.struck(|round| strike.within(|| scene.merge(&scene.forks, &round.worker)), harmless)
     });
@@ -195,7 +195,7 @@ fn an_undone_merge_survives_a_fault_in_every_call() {
         false,
     );
     drop(scene);
-    Matrix::run("an undone merge", &calls, Scene::new, |scene, strike| {
+    fail_every_call("an undone merge", &calls, Scene::new, |scene, strike| {
         let mut after = Vec::new();
         scene.struck(
             |round| {
