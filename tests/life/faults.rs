@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use treefork::api::host;
 use treefork::fork::gc::{Fate, Policy};
-use treefork::fork::{Forks, Id, Owner, Request, Store};
+use treefork::fork::{Forks, Id, Owner, Request, State, Store};
 use treefork::strategy::Way;
 
 use super::{listed, small_base};
@@ -79,9 +79,10 @@ impl Scene {
     fn settled(&self) -> (Forks, bool) {
         let mut forks = self.forks.clone();
         // A lock may be held a moment longer, by a process that another test just starts.
-        eventually("nothing is pending", || {
+        eventually("nothing is under way", || {
             forks = open(&self.treefork);
-            listed(&self.treefork, "pending").is_empty()
+            let settled = |id: &String| forks.find(id).is_ok_and(|record| record.state == State::Live);
+            listed(&self.treefork, "pending").is_empty() && listed(&self.treefork, "forks").iter().all(settled)
         });
         let there = self.forks.find(LABEL).is_ok();
         let count = if there { 2 } else { 1 };
