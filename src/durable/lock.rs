@@ -146,14 +146,27 @@ impl FileLock {
 
 impl Drop for FileLock {
     fn drop(&mut self) {
-        // A courtesy to whoever reads the file; the lock itself goes with the descriptor.
+        // A courtesy to whoever reads the file.
         let _ = calls::ftruncate(&self.file, 0);
+        // Not left to the end of the descriptor: a process that is just being started from another thread has a copy of it until
+        // it executes its program.
+        let _ = calls::flock(&self.file, FlockOperation::Unlock);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn is_free_at_once_whoever_has_a_copy_of_the_descriptor() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("lock");
+        let held = FileLock::acquire(&path, "one", Wait::No).expect("free");
+        let _copy = held.file.try_clone().expect("a descriptor more");
+        drop(held);
+        FileLock::acquire(&path, "other", Wait::No).expect("free again");
+    }
 
     #[test]
     fn excludes_and_names_the_holder() {

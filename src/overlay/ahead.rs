@@ -38,41 +38,63 @@ impl Overlay {
         offset: u64,
         emit: &mut dyn FnMut(DirEntry<'_>, Option<&Entry>) -> bool,
     ) -> Result<()> {
+        let mut from = offset;
+        loop {
+            let items = self.page(node, from)?;
+            let Some(last) = items.last() else { return Ok(()) };
+            from = last.next;
+            let only_dots = offset == 0 && self.is_mostly_known(&items);
+            // An answer without an entry is the end of the list.
+            let mut empty = true;
+            for item in &items {
+                let listed = DirEntry { ino: item.ino, kind: item.kind, name: &item.name, next: item.next };
+                if item.next <= DOT_DOT {
+                    if emit(listed, None) {
+                        return Ok(());
+                    }
+                    empty = false;
+                    continue;
+                }
+                if only_dots && !empty {
+                    return Ok(());
+                }
+                let entry = match self.lookup(node, &item.name) {
+                    Ok(Lookup::Found(entry)) => entry,
+                    // Gone since it was listed.
+                    Ok(Lookup::Absent(_)) => continue,
+                    // The plain listing shows what cannot be looked at.
+                    Err(_) if !empty => return Ok(()),
+                    Err(e) => return Err(e),
+                };
+                // FUSE takes one number for the node and for what the listing shows. Where the two differ, the plain one can tell.
+                let differs = entry.node != entry.attr.ino && !empty;
+                if differs || emit(listed, Some(&entry)) {
+                    self.forget(entry.node, 1);
+                    return Ok(());
+                }
+                empty = false;
+            }
+            if !empty {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The next entries after an offset.
+    fn page(&self, node: u64, offset: u64) -> Result<Vec<Item>> {
         let mut items = Vec::new();
         self.readdir(node, offset, &mut |entry| {
             let DirEntry { ino, kind, name, next } = entry;
             items.push(Item { name: name.to_os_string(), ino, kind, next });
             items.len() == MOST
         })?;
+        Ok(items)
+    }
+
+    /// Whether the kernel knows so much of what is listed that looking it up would be for nothing.
+    fn is_mostly_known(&self, items: &[Item]) -> bool {
         let named = items.iter().filter(|item| item.next > DOT_DOT);
         let (all, known) = (named.clone().count(), named.filter(|item| self.table.holds(item.ino)).count());
-        let only_dots = offset == 0 && all > FEW && known > all / 2;
-        for (place, item) in items.iter().enumerate() {
-            let listed = DirEntry { ino: item.ino, kind: item.kind, name: &item.name, next: item.next };
-            if item.next <= DOT_DOT {
-                if emit(listed, None) {
-                    return Ok(());
-                }
-                continue;
-            }
-            if only_dots {
-                return Ok(());
-            }
-            let entry = match self.lookup(node, &item.name) {
-                Ok(Lookup::Found(entry)) => entry,
-                // Gone since it was listed.
-                Ok(Lookup::Absent(_)) => continue,
-                // The plain listing shows what cannot be looked at.
-                Err(_) if place > 0 => return Ok(()),
-                Err(e) => return Err(e),
-            };
-            // FUSE takes one number for the node and for what the listing shows. Where the two differ, the plain one can tell.
-            let differs = entry.node != entry.attr.ino && place > 0;
-            if differs || emit(listed, Some(&entry)) {
-                self.forget(entry.node, 1);
-                return Ok(());
-            }
-        }
-        Ok(())
+        all > FEW && known > all / 2
     }
 }

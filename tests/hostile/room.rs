@@ -58,6 +58,14 @@ fn full(fill: impl Fn(&Path) -> Option<i32>) {
     treefork.ok(["gc"]);
     // By whoever began with it.
     eventually("the trash is empty", || fs::read_dir(treefork.store().join("trash")).expect("there").count() == 0);
+    // The file system gives free what was deleted when it likes.
+    let probe = other.join("probe");
+    eventually("there is room again", || {
+        fs::File::create(&probe)
+            .and_then(|mut file| file.write_all(&[b'x'; 1 << 20]).and_then(|()| file.sync_all()))
+            .is_ok()
+    });
+    fs::remove_file(&probe).expect("it is there");
     treefork.env().sh(&other, "echo more >> d/numbers; sync -f .; tail -n 1 d/numbers | grep -x more");
     treefork.restart("other");
     assert_eq!(treefork.env().sh(&other, "cat d/mine; tail -n 1 d/numbers"), "mine\nmore");

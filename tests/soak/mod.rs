@@ -113,9 +113,11 @@ fn work(treefork: &Treefork, fork: &Path, lines: &[&str], stop: &AtomicBool) -> 
     while !stop.load(Ordering::Relaxed) {
         let script = lines[usize::try_from(done + broken).expect("small") % lines.len()];
         let number = (done + broken).to_string();
-        let mut command = treefork.env().command("bash");
+        // In a directory of a mount whose server was killed `git gc` reads on and on, one error after the other.
+        let mut command = treefork.env().command("timeout");
         // The working directory may be gone at this moment.
-        command.args(["-euc", &format!("cd \"$FORK\"; {MEND}\n{script}")]).env("FORK", fork).env("N", number);
+        let script = format!("cd \"$FORK\"; {MEND}\n{script}");
+        command.args(["-k", "5", "30", "bash", "-euc", &script]).env("FORK", fork).env("N", number);
         if command.done().status.success() { done += 1 } else { broken += 1 }
     }
     (done, broken)
