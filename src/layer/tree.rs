@@ -1,14 +1,18 @@
 //! A lower layer: a directory tree that is only read.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::marks::{self, DirMarks};
-use crate::sys::{At, Ident, Stat};
+use crate::names::RelPath;
+use crate::sys::calls::Dir;
+use crate::sys::{At, Ident, Stat, open_beneath};
 
 /// A lower layer.
 #[derive(Debug)]
@@ -83,4 +87,18 @@ impl Layer {
         let origin = if carries_marks { marks::read_origin(at)? } else { None };
         Ok(origin.and_then(|origin| self.overrides.get(&origin.ident)).copied().unwrap_or(stat))
     }
+}
+
+/// The paths of what is in a directory below a root.
+pub fn below(root: &impl AsFd, path: &RelPath) -> Result<Vec<RelPath>, Errno> {
+    let dir = open_beneath(root, path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+    let mut below = Vec::new();
+    for entry in Dir::read_from(&dir)? {
+        let entry = entry?;
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if name != "." && name != ".." {
+            below.push(path.join(name));
+        }
+    }
+    Ok(below)
 }

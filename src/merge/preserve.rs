@@ -12,7 +12,6 @@
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::fs::{OFlags, XattrFlags};
@@ -25,8 +24,8 @@ use crate::copy;
 use crate::error::{Context, Result};
 use crate::layer::marks::{self, Origin};
 use crate::layer::preserved::{self, Keeper};
+use crate::layer::tree;
 use crate::names::RelPath;
-use crate::sys::calls::Dir;
 use crate::sys::{At, Stat, calls, open_beneath, open_root};
 
 /// What a merge will do to a path of the parent, apart from its own steps.
@@ -135,16 +134,7 @@ impl<'a> Layer<'a> {
     fn keep_dir(&mut self, path: &RelPath) -> Os<Vec<RelPath>> {
         self.shell(path)?;
         self.entry(path, marks::set_opaque)?;
-        let dir = open_beneath(&self.parent.root, path, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        let mut below = Vec::new();
-        for entry in Dir::read_from(&dir)? {
-            let entry = entry?;
-            let name = OsStr::from_bytes(entry.file_name().to_bytes());
-            if name != "." && name != ".." {
-                below.push(path.join(name));
-            }
-        }
-        Ok(below)
+        tree::below(&self.parent.root, path)
     }
 
     fn keep_object(&mut self, path: &RelPath, stat: &Stat, link: bool) -> Os<()> {

@@ -8,12 +8,9 @@
 //! object into the layer.
 
 use std::collections::HashMap;
-use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::fds::Slot;
@@ -21,10 +18,9 @@ use super::node::{Kind, Node, Place};
 use super::{Overlay, ROOT, Result};
 use crate::layer::preserved;
 use crate::layer::resolve::{LowerDir, see};
-use crate::layer::tree::Layer;
+use crate::layer::tree::{self, Layer};
 use crate::names::RelPath;
-use crate::sys::calls::Dir;
-use crate::sys::{At, Ident, Stat, open_beneath};
+use crate::sys::{At, Ident, Stat};
 
 impl Overlay {
     /// A layer is being made in this directory, and its attributes are complete: objects of the base are about to get one
@@ -89,7 +85,7 @@ impl Overlay {
             insert(&node, part, seen.marks.opaque);
             self.forget_listing(&node);
         }
-        below(layer, path)
+        tree::below(&layer.root, path)
     }
 
     /// The merge that a preserved layer was made for was undone: the base has everything again that stands in the layer, in
@@ -132,7 +128,7 @@ impl Overlay {
             self.fds.remove(self.owner, node.id, Slot::LowerDir(layer.id));
             self.forget_listing(&node);
         }
-        below(layer, path)
+        tree::below(&layer.root, path)
     }
 
     /// Whether a path of the base is as it was, and has only been away, or there, for a merge that was undone.
@@ -217,20 +213,6 @@ fn everywhere(mut visit: impl FnMut(&RelPath) -> Result<Vec<RelPath>>) -> Result
         todo.extend(visit(&path)?);
     }
     Ok(())
-}
-
-/// What is in a directory of a layer.
-fn below(layer: &Layer, path: &RelPath) -> Result<Vec<RelPath>> {
-    let dir = open_beneath(&layer.root, path, OFlags::RDONLY | OFlags::DIRECTORY)?;
-    let mut below = Vec::new();
-    for entry in Dir::read_from(&dir)? {
-        let entry = entry?;
-        let name = OsStr::from_bytes(entry.file_name().to_bytes());
-        if name != "." && name != ".." {
-            below.push(path.join(name));
-        }
-    }
-    Ok(below)
 }
 
 /// Takes the part of a preserved layer out of a directory; where it hid the base's, that takes its place.
