@@ -66,6 +66,7 @@ impl CommandRunner for Isolated {
         // A command may end without having read everything, which is its own affair.
         let writer = std::thread::spawn(move || File::from(input).write_all(&text));
         let outcome = running.wait(|_, _| {});
+        // Nor is it whether the writer got to its end.
         let _ = writer.join();
         let (stdout, stderr) = (heard(stdout)?, heard(stderr)?);
         cancel.check()?;

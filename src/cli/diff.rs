@@ -1,5 +1,6 @@
 //! What a fork changed: `diff`.
 
+// Writing to a string cannot fail: the results are dropped.
 use std::fmt::Write;
 use std::ops::Range;
 
