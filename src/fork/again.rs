@@ -3,7 +3,7 @@
 //! So that a caller who does not know whether its request was heard (a lost answer, a restart) can just repeat it, at the
 //! same time from several places too: one makes the fork, the others wait for that and get the same one.
 
-use super::{Forks, Id, Record, Request, State, Store, find, origin};
+use super::{Forks, Id, Record, Request, State, Store, labels, origin};
 use crate::error::{Context, Error, Kind, Result};
 use crate::sys::calls;
 
@@ -93,11 +93,12 @@ impl Forks {
         }
     }
 
-    /// Whether an id that somebody wants can be given: no label is called so, and the trash does not hold it.
+    /// Whether an id that somebody wants can be given: no label is called so, and the trash does not hold it. The caller
+    /// holds the store's lock.
     pub(super) fn check_id(&self, id: &Id) -> Result<()> {
-        let taken = |record: &Record| record.label.as_ref().is_some_and(|label| label.as_str() == id.as_str());
-        if let Some(other) = find::all(self.store())?.into_iter().find_map(|(_, record)| record.ok().filter(taken)) {
-            let what = format!("{:?} is the label of the fork {}", id.as_str(), other.id);
+        let label = id.as_str().parse().expect("an id is short and has no slash");
+        if let Some(other) = labels::holder(self.store(), &label)? {
+            let what = format!("{:?} is the label of the fork {other}", id.as_str());
             return Err(Error::new(Kind::Exists, what).remedy("choose another id"));
         }
         if waits(self.store(), id)? {

@@ -1,8 +1,7 @@
 //! Finding a fork by what a person types: its id, its label, or the beginning of either.
 
-use super::{RECORD, Record, Store};
+use super::{Record, Store, labels};
 use crate::error::{Error, Kind, Result};
-use crate::sys::calls;
 
 /// A record, or what is wrong with it; the directory's id either way.
 pub type Listed = (super::Id, Result<Record>);
@@ -37,7 +36,7 @@ pub fn find(store: &Store, name: &str) -> Result<Record> {
     if let Some(record) = by_id(store, name) {
         return Ok(record);
     }
-    if let Some(record) = labelled(store, name)? {
+    if let Some(record) = labels::lookup(store, name) {
         return Ok(record);
     }
     let forks = all(store)?;
@@ -53,24 +52,6 @@ fn by_id(store: &Store, name: &str) -> Option<Record> {
     let id = name.parse::<super::Id>().ok()?;
     // Whatever is wrong with it, the long way says so.
     Record::read(&store.fork(&id)).ok().flatten().filter(|record| record.id == id)
-}
-
-/// The fork of exactly this label. Records that cannot be read are passed over.
-pub(super) fn labelled(store: &Store, label: &str) -> Result<Option<Record>> {
-    let text = serde_json::to_vec(label).expect("a string always serialises");
-    for id in store.ids()? {
-        let dir = store.fork(&id);
-        // A look at the bytes is enough for nearly all of a thousand records.
-        let bytes = calls::File::read(&dir.join(RECORD)).unwrap_or_default();
-        if !bytes.windows(text.len()).any(|part| part == text) {
-            continue;
-        }
-        let record = Record::read(&dir).ok().flatten();
-        if let Some(record) = record.filter(|r| r.id == id && r.label.as_ref().is_some_and(|l| l.as_str() == label)) {
-            return Ok(Some(record));
-        }
-    }
-    Ok(None)
 }
 
 /// The one of these that `name` means.

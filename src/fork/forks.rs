@@ -12,7 +12,7 @@ use rustix::fs::Mode;
 use rustix::io::Errno;
 
 use super::pending::Pending;
-use super::{Base, Id, Label, Owner, Record, State, Store, base, find, now, origin, preserved, trash, users};
+use super::{Base, Id, Label, Owner, Record, State, Store, base, find, labels, now, origin, preserved, trash, users};
 use crate::durable::{FileLock, Wait, fault, sync_dir};
 use crate::error::{Context, Error, Kind, Result};
 use crate::server::Client;
@@ -175,6 +175,11 @@ impl Forks {
 
     fn record_claim(&self, request: &Request, id: Id, origin: Origin) -> Result<(Record, FileLock)> {
         fault_point("fork.claimed")?;
+        if let Some(label) = &request.label {
+            // Before the record: a fork with a label is never without an entry.
+            labels::claim(&self.store, label, &id)?;
+            fault_point("fork.labelled")?;
+        }
         let at = now();
         let record = Record {
             id,
@@ -211,14 +216,15 @@ impl Forks {
         Ok((record, lock))
     }
 
-    /// Whether a label is free. A fork that is on its way out still has its.
+    /// Whether a label is free. A fork that is on its way out still has its. The caller holds the store's lock.
     pub(super) fn check_label(&self, label: &Label) -> Result<()> {
-        // One that cannot be read may have it, but must not block all work.
-        let taken = match find::labelled(&self.store, label.as_str())? {
-            Some(record) => Some(record.id),
-            None => self.store.ids()?.into_iter().find(|id| id.as_str() == label.as_str()),
+        let id = match labels::holder(&self.store, label)? {
+            Some(id) => id,
+            None => match label.as_str().parse::<Id>() {
+                Ok(id) if self.store.exists(&id)? => id,
+                _ => return Ok(()),
+            },
         };
-        let Some(id) = taken else { return Ok(()) };
         let what = format!("the label {:?} belongs to the fork {id}", label.as_str());
         Err(Error::new(Kind::Exists, what).remedy("choose another label, or remove that fork"))
     }
@@ -397,6 +403,9 @@ impl Forks {
         fault_point("fork.trashed")?;
         if empty {
             // Quicker done than handed to somebody else.
+            if let Some(label) = &locked.record.label {
+                labels::release(&self.store, label, &locked.record.id, Wait::No);
+            }
             trash::delete_discarded(&self.store, &locked.record.id)?;
         }
         self.drop_layers(&locked.record.base)

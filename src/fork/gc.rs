@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::forks::Forks;
 use super::pending::Pending;
 use super::record::since;
-use super::{Id, Record, State, find, recover, trash, users};
+use super::{Id, Record, State, find, labels, recover, trash, users};
 use crate::durable::{FileLock, Wait};
 use crate::error::{Context, Error, Kind, Result};
 use crate::git::worktree;
@@ -109,6 +109,11 @@ impl Forks {
         self.gc_mounts(policy, &mut decisions)?;
         self.gc_work_trees(policy, &mut decisions);
         decisions.extend(self.gc_socket(policy));
+        if !policy.dry_run
+            && let Err(e) = self.gc_labels()
+        {
+            decisions.push(Decision::other("labels", Fate::Failed, e.to_string()));
+        }
         Ok(decisions)
     }
 
@@ -228,6 +233,12 @@ impl Forks {
         Ok(())
     }
 
+    /// Entries of labels whose forks are gone.
+    fn gc_labels(&self) -> Result<()> {
+        let _store = FileLock::acquire(&self.store().lock_path(), "gc", Wait::For(super::forks::PATIENCE))?;
+        labels::rebuild(self.store())
+    }
+
     /// The socket of a server that was killed.
     fn gc_socket(&self, policy: &Policy) -> Option<Decision> {
         let found = Client::new(self.store().root()).remove_dead_socket(policy.dry_run);
@@ -297,6 +308,7 @@ impl Forks {
         })?;
         if let Some(label) = &record.label {
             self.check_label(label)?;
+            labels::claim(self.store(), label, &record.id)?;
         }
         let pending = Pending::new(self.store(), &record.id)?;
         match trash::restore(self.store(), record.clone()).and_then(|()| self.settle(&record.id)) {

@@ -10,6 +10,7 @@ mod find;
 mod forks;
 pub mod gc;
 pub mod journal;
+mod labels;
 mod merging;
 mod name;
 mod origin;

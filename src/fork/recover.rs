@@ -6,7 +6,7 @@
 use rustix::fs::CWD;
 
 use super::forks::{Forks, Locked};
-use super::{Id, Record, State, Store, find, merging, pending, trash};
+use super::{Id, Record, State, Store, find, labels, merging, pending, trash};
 use crate::durable::{FileLock, Wait};
 use crate::error::{Context, Kind, Result};
 use crate::server::{Client, MountSpec};
@@ -31,7 +31,8 @@ impl Forks {
         if client.ping()?.is_some() {
             return Ok(());
         }
-        // The machine may have lost its power, and with it marks of what is pending.
+        // The machine may have lost its power, and with it marks of what is pending, and entries of labels.
+        labels::doubt(self.store())?;
         self.settle_all()?;
         if mounted(self.store()).is_empty() {
             return Ok(());

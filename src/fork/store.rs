@@ -8,6 +8,7 @@
 //!   bases/<key>/       one per base, see `crate::merge`
 //!   forks/<id>/        fork.json, lock, and what the strategy keeps
 //!   pending/<id>       forks between two states, see `pending`
+//!   labels/<label>     which fork has it, see `labels`
 //!   trash/<name>/      what is being deleted, or waits to be restored
 //!   trash.lock         held by whoever deletes it
 //! ```
@@ -95,7 +96,7 @@ impl Store {
             }
         }
         calls::chmod(&root, Mode::RWXU).context(cannot, path)?;
-        for name in ["bases", "forks", "pending", "trash"] {
+        for name in ["bases", "forks", "labels", "pending", "trash"] {
             calls::make_dirs(&root.join(name), Mode::RWXU).context(cannot, path)?;
         }
         // Made now, since the trash has to be emptied when there is no room for one more file.
@@ -141,6 +142,11 @@ impl Store {
     /// The marks of forks between two states.
     pub(super) fn pending(&self) -> PathBuf {
         self.root.join("pending")
+    }
+
+    /// Which fork has which label.
+    pub(super) fn labels(&self) -> PathBuf {
+        self.root.join("labels")
     }
 
     /// Where the directories for bases are.
@@ -189,7 +195,8 @@ fn locate(explicit: Option<&Path>, variable: impl Fn(&str) -> Option<OsString>) 
 
 fn is_ours(name: &std::ffi::OsStr) -> bool {
     let name = name.as_encoded_bytes();
-    [&b"bases"[..], b"forks", b"pending", b"trash", b"version", b"lock", TRASH_LOCK.as_bytes()].contains(&name)
+    [&b"bases"[..], b"forks", b"labels", b"pending", b"trash", b"version", b"lock", TRASH_LOCK.as_bytes()]
+        .contains(&name)
         || name.starts_with(b"server.")
         || name.starts_with(b".tmp.")
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, IFlags, OFlags};
 use rustix::io::Errno;
 
-use super::{Id, Listed, Record, State, Store};
+use super::{Id, Listed, Record, State, Store, labels};
 use crate::durable::{FileLock, Wait, sync_dir};
 use crate::error::{Context, Error, Kind, Result};
 use crate::fuse;
@@ -125,6 +125,7 @@ pub fn empty(store: &Store) -> Result<()> {
             sync_dir(&store.trash())?;
         }
         for path in paths {
+            release_label(store, &path);
             // One that cannot be deleted does not keep the others.
             if let Err(e) = detach_below(&path).and_then(|()| delete(&path).context("cannot delete", &path)) {
                 failed = Some(e);
@@ -138,6 +139,13 @@ pub fn empty(store: &Store) -> Result<()> {
         if discarded(store)?.is_empty() {
             return Ok(());
         }
+    }
+}
+
+/// Lets go of the label of a fork in the trash, while its record still says which that was.
+fn release_label(store: &Store, path: &Path) {
+    if let Ok(Some(Record { id, label: Some(label), .. })) = Record::read(path) {
+        labels::release(store, &label, &id, Wait::For(super::forks::PATIENCE));
     }
 }
 

@@ -101,23 +101,35 @@ fn a_server_that_is_killed_all_the_time() {
     assert_nothing_left(&treefork);
 }
 
-/// The same label from many at once: one gets it.
+/// The same label from many at once, while others come and go: one gets it, each time.
 #[test]
 fn one_label_is_given_once() {
     let treefork = Treefork::new();
     let base = small_base(&treefork, "base");
-    let tries: Vec<_> = (0..12)
-        .map(|_| {
-            let mut command = treefork.command(["create", base.to_str().expect("UTF-8"), "--label", "same"]);
-            std::thread::spawn(move || command.done())
-        })
-        .collect();
-    let done: Vec<_> = tries.into_iter().map(|t| t.join().expect("no panic")).collect();
-    let (won, lost): (Vec<_>, Vec<_>) = done.into_iter().partition(|d| d.status.success());
-    assert_eq!(won.len(), 1);
-    assert!(lost.iter().all(|d| d.code() == 1 && d.complaint().contains("\"same\"")));
-    assert_eq!(listed(&treefork, "forks").len(), 1);
-    treefork.ok(["remove", "same"]);
+    for round in 0..2 {
+        // Sixteen processes that try four times each.
+        let script = r#"for n in 1 2 3 4; do "$BIN" create "$BASE" --label same 2>> "$COMPLAINTS"; done
+            "$BIN" create "$BASE" --label "own$1" > "$COMPLAINTS.$1" && "$BIN" remove "own$1""#;
+        let complaints = treefork.env().join("complaints");
+        let tries: Vec<_> = (0..16)
+            .map(|n| {
+                let mut command = treefork.env().command("bash");
+                command.args(["-c", script, "maker", &n.to_string()]);
+                command.env("BIN", crate::common::cli::BINARY).env("BASE", &base).env("COMPLAINTS", &complaints);
+                std::thread::spawn(move || command.ok().text())
+            })
+            .collect();
+        let made: Vec<String> = tries.into_iter().map(|t| t.join().expect("no panic")).collect();
+        let won: Vec<&str> = made.iter().flat_map(|text| text.lines()).collect();
+        assert_eq!(won.len(), 1, "round {round}: {won:?}");
+        let text = std::fs::read_to_string(&complaints).expect("there");
+        let lost = text.lines().filter(|line| !line.starts_with("hint: "));
+        assert_eq!(lost.clone().count(), 63, "{text}");
+        assert!(lost.into_iter().all(|line| line.contains("\"same\"")), "{text}");
+        std::fs::remove_file(&complaints).expect("there");
+        assert_eq!(listed(&treefork, "forks").len(), 1);
+        treefork.ok(["remove", "same"]);
+    }
     assert_nothing_left(&treefork);
 }
 

@@ -7,7 +7,7 @@ use super::{assert_nothing_left, json, listed, small_base};
 use crate::common::{Look, Run, Treefork, assert_same};
 
 /// Makes a fork whose owner ends at once.
-fn orphan(treefork: &Treefork, base: &Path, label: &str, more: &[&str]) -> String {
+pub(super) fn orphan(treefork: &Treefork, base: &Path, label: &str, more: &[&str]) -> String {
     let script = r#""$0" create "$@"; exit"#;
     let mut command = treefork.env().command("bash");
     command.args(["-c", script, crate::common::cli::BINARY]).arg(base).args(["--label", label]).args(more);

@@ -7,6 +7,7 @@ mod faults;
 mod format;
 mod gc;
 mod killed;
+mod labels;
 mod reboot;
 mod refusals;
 mod scale;

@@ -25,10 +25,11 @@ fn process(treefork: &Treefork) -> std::path::PathBuf {
     format!("/proc/{}", server_pid(treefork).as_raw_nonzero()).into()
 }
 
-/// Makes a fork; how many system calls the command made, in all its processes.
-fn calls_of_create(treefork: &Treefork, base: &Path) -> usize {
+/// Makes a fork of this label; how many system calls the command made, in all its processes.
+fn calls_of_create(treefork: &Treefork, base: &Path, label: &str) -> usize {
     let log = treefork.env().join("strace");
-    let create = treefork.command(["create", base.to_str().expect("plain"), "--strategy", "overlay"]);
+    let base = base.to_str().expect("plain");
+    let create = treefork.command(["create", base, "--strategy", "overlay", "--label", label]);
     let mut strace = treefork.env().command("strace");
     strace.args(["-f", "-qq", "-o"]).arg(&log).arg(create.get_program()).args(create.get_args());
     strace.envs(create.get_envs().filter_map(|(name, value)| Some((name, value?)))).stdout(Stdio::null()).ok();
@@ -40,7 +41,7 @@ fn one_more_costs_little_and_takes_no_longer() {
     let treefork = Treefork::new();
     let base = small_base(&treefork, "base");
     treefork.ok(["create", base.to_str().expect("plain")]);
-    let few = calls_of_create(&treefork, &base);
+    let few = calls_of_create(&treefork, &base, "first");
     let server = process(&treefork);
     let before = (anonymous_kib(&server), count(&server, "task"), count(&server, "fd"));
     for n in 0..MANY {
@@ -51,7 +52,7 @@ fn one_more_costs_little_and_takes_no_longer() {
     // Its own, and a few that the server has for all.
     assert!(count(&server, "task") <= before.1 + 3 * MANY + 16, "threads");
     assert!(count(&server, "fd") <= before.2 + 12 * MANY + 16, "descriptors");
-    let many = calls_of_create(&treefork, &base);
+    let many = calls_of_create(&treefork, &base, "last");
     // A listing of the store's directory may take a call more.
     assert!(many <= few + few / 10, "{many} calls with {MANY} forks, {few} with one");
 }
