@@ -9,6 +9,7 @@ use rustix::fs::StatVfsMountFlags;
 use rustix::mount::MountFlags;
 
 use super::observed::{self, Observed};
+use super::others::Others;
 use super::pointers::Pointers;
 use super::protocol::{Layer, MountSpec};
 use super::table::{Backend, How, Mounted};
@@ -17,13 +18,14 @@ use crate::fuse::{self, Session};
 use crate::layer::watch::Watch;
 use crate::names::RelPath;
 use crate::overlay::{Config, FdCache, Large, Lower, Overlay, Usage};
-use crate::sys::{self, Stat, mounts};
+use crate::sys::{self, Stat, mount_above, mounts};
 
 /// Serves overlays over FUSE. One watch and one cache of descriptors for all of them.
 pub struct Fuse {
     watch: Option<Arc<Watch>>,
     fds: Arc<FdCache>,
     observed: Arc<Observed>,
+    others: Others,
 }
 
 impl Fuse {
@@ -31,7 +33,7 @@ impl Fuse {
     pub fn new() -> Self {
         let watch =
             Watch::new().inspect_err(|e| log::warn!("bases cannot be watched, caches are kept short: {e}")).ok();
-        Self { watch, fds: FdCache::of_process(), observed: Arc::default() }
+        Self { watch, fds: FdCache::of_process(), observed: Arc::default(), others: Others::default() }
     }
 
     fn overlay(&self, spec: &MountSpec) -> Result<Arc<Overlay>> {
@@ -73,6 +75,8 @@ impl Default for Fuse {
 
 impl Backend for Fuse {
     fn mount(&self, spec: &MountSpec, how: How) -> Result<Box<dyn Mounted>> {
+        let own = spec.upper.parent().and_then(Path::parent).unwrap_or(&spec.upper);
+        self.others.refuse_inside(&spec.base, own)?;
         // Opened before the mount: afterwards a path might lead through it.
         let overlay = self.overlay(spec)?;
         let source = format!("treefork-{}", spec.id).into();
@@ -217,10 +221,9 @@ fn open_base(spec: &MountSpec) -> Result<OwnedFd> {
     use rustix::fs::OFlags;
     use rustix::io::Errno;
     if !is_cached_on_a_disk(&top, &below) {
-        // Opening it might ask us ourselves. This looks at all mounts of the machine, which may be a thousand forks.
-        let mounts = mounts().context("cannot read", "/proc/self/mountinfo")?;
-        if let Some(mount) = mounts.iter().find(|m| m.kind == super::MOUNT_KIND && base.starts_with(&m.point)) {
-            let what = format!("the base lies inside the fork at {:?} now:", mount.point);
+        // Opening it might ask us ourselves.
+        if let Some(fork) = mount_above(base, super::MOUNT_KIND).context("cannot look for mounts above", base)? {
+            let what = format!("the base lies inside the fork at {fork:?} now:");
             return Err(Error::new(Kind::Usage, what).at(base));
         }
     }

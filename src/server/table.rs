@@ -242,11 +242,11 @@ impl Table {
         list
     }
 
-    /// Drops what was unmounted behind the server's back; returns whether nothing is served any more.
+    /// Drops what was unmounted behind the server's back, up to the first that is served; whether there is none.
     pub(super) fn is_idle(&self) -> bool {
-        let slots: Vec<(String, Arc<Slot>)> =
-            self.slots.lock().iter().map(|(id, slot)| (id.clone(), Arc::clone(slot))).collect();
-        for (id, slot) in slots {
+        loop {
+            let next = self.slots.lock().iter().next().map(|(id, slot)| (id.clone(), Arc::clone(slot)));
+            let Some((id, slot)) = next else { return true };
             let Some(mut live) = slot.live.try_lock() else { return false };
             if live.as_ref().is_some_and(|live| live.mounted.is_alive()) {
                 return false;
@@ -255,8 +255,11 @@ impl Table {
             drop(live);
             drop(old);
             self.drop_empty(&id, &slot);
+            if self.slots.lock().get(&id).is_some_and(|there| Arc::ptr_eq(there, &slot)) {
+                // Somebody is about to mount into it.
+                return false;
+            }
         }
-        self.slots.lock().is_empty()
     }
 
     /// Takes an empty slot out, unless somebody else got hold of it meanwhile: slots are cloned only under the lock of

@@ -28,6 +28,7 @@ use crate::durable::CancelToken;
 use crate::error::{Error, Kind, Result};
 pub use crate::layer::hidden::Hide;
 pub use crate::overlay::Limits;
+use crate::server::refuse_any_inside;
 use crate::sys::{Ident, Time};
 
 /// The ways to make a fork.
@@ -241,13 +242,12 @@ pub fn make(wanted: Option<Way>, site: &Site, wishes: &Wishes) -> Result<Chosen>
         if !wishes.limits.is_nothing() {
             enforces(way)?;
         }
-        strategy.probe(site)?;
-        return Ok(Chosen { way, refusals: vec![], made: strategy.create(site, wishes)? });
+        return Ok(Chosen { way, refusals: vec![], made: attempt(strategy.as_ref(), site, wishes)? });
     }
     let mut refusals: Vec<Refusal> = Vec::new();
     for way in Way::AUTO {
         let strategy = strategy(way);
-        match strategy.probe(site).and_then(|()| strategy.create(site, wishes)) {
+        match attempt(strategy.as_ref(), site, wishes) {
             Ok(made) => return Ok(Chosen { way, refusals, made }),
             Err(e) if e.kind() == Kind::Unavailable => {
                 strategy.destroy(site)?;
@@ -259,4 +259,13 @@ pub fn make(wanted: Option<Way>, site: &Site, wishes: &Wishes) -> Result<Chosen>
     }
     let reasons: Vec<String> = refusals.iter().map(|r| format!("{}: {}", r.strategy, r.reason)).collect();
     Err(Error::new(Kind::Unavailable, format!("no strategy works here ({})", reasons.join("; "))))
+}
+
+fn attempt(strategy: &dyn Strategy, site: &Site, wishes: &Wishes) -> Result<Made> {
+    strategy.probe(site)?;
+    if strategy.way() != Way::Overlay {
+        // Of an overlay the server sees to it.
+        refuse_any_inside(&site.base)?;
+    }
+    strategy.create(site, wishes)
 }

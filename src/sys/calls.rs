@@ -9,6 +9,8 @@ mod dir;
 #[allow(unsafe_code, reason = "an ioctl that no crate wraps, with a word on it")]
 mod extents;
 mod file;
+#[allow(unsafe_code, reason = "calls that no crate wraps, with a word on each")]
+mod mounted;
 mod path;
 #[allow(unsafe_code, reason = "a call that no crate wraps, with a word on it")]
 mod writeback;
@@ -26,6 +28,7 @@ use rustix::path::Arg;
 pub use dir::Dir;
 pub use extents::allocated;
 pub use file::File;
+pub use mounted::{listmount, statmount};
 pub use path::{exists, make_dirs, names, names_if_any};
 pub use writeback::begin_writeback;
 

@@ -1,11 +1,15 @@
-//! What is mounted where, as `/proc/self/mountinfo` has it. Reading it touches none of the mounts.
+//! What is mounted where. Asking touches none of the mounts.
+//!
+//! [`mounts`] reads all of `/proc/self/mountinfo`, which takes a millisecond for a few hundred. What making a fork asks, it
+//! asks of single mounts by their numbers ([`mount_above`], [`Newer`]), or of all again where the kernel is older than that.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
 
 use super::calls;
 
@@ -48,6 +52,114 @@ pub fn mounts() -> io::Result<Vec<Mount>> {
 pub fn mount_of<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
     // The longest mount point above the path; of several at one place the last hides the others.
     mounts.iter().filter(|m| path.starts_with(&m.point)).max_by_key(|m| (m.point.components().count(), m.id))
+}
+
+/// Where something is mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mounted {
+    /// The place.
+    pub point: PathBuf,
+    /// Type of the file system, with the subtype.
+    pub kind: OsString,
+}
+
+impl From<Mount> for Mounted {
+    fn from(mount: Mount) -> Self {
+        Self { point: mount.point, kind: mount.kind.into() }
+    }
+}
+
+/// The first mount of a kind that a path leads through, from the top. Nothing in it, and nothing below, is touched.
+pub fn mount_above(path: &Path, kind: &str) -> io::Result<Option<PathBuf>> {
+    match above_by_numbers(path, kind) {
+        Some(found) => Ok(found),
+        None => Ok(mounts()?.into_iter().find(|m| m.kind == kind && path.starts_with(&m.point)).map(|m| m.point)),
+    }
+}
+
+/// The same of single mounts; the outer `None` where the kernel does not tell, or a link is on the way.
+fn above_by_numbers(path: &Path, kind: &str) -> Option<Option<PathBuf>> {
+    let places: Vec<&Path> = path.ancestors().collect();
+    let mut last = None;
+    for place in places.into_iter().rev() {
+        let number = Some(number(place)?);
+        if number != last {
+            let mounted = about(number?).ok()?;
+            if mounted.kind == kind {
+                return Some(Some(mounted.point));
+            }
+            last = number;
+        }
+    }
+    Some(None)
+}
+
+/// The number of the mount that a path is on, never used twice; `None` for a link, and where the kernel does not tell.
+fn number(path: &Path) -> Option<u64> {
+    /// `STATX_MNT_ID_UNIQUE` (since Linux 6.8).
+    const UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    let x = calls::statx(CWD, path, flags, StatxFlags::TYPE | UNIQUE).ok()?;
+    let is_link = FileType::from_raw_mode(x.stx_mode.into()) == FileType::Symlink;
+    (x.stx_mask & UNIQUE.bits() != 0 && !is_link).then_some(x.stx_mnt_id)
+}
+
+/// Mounts in the order of their making, each seen once.
+#[derive(Debug, Default)]
+pub struct Newer {
+    last: u64,
+}
+
+impl Newer {
+    /// The numbers and places of those that were made since the last look, and are still there; all of them the first
+    /// time. `None` where the kernel does not tell.
+    pub fn look(&mut self) -> Option<Vec<(u64, Mounted)>> {
+        let mut found = Vec::new();
+        let mut numbers = [0; 128];
+        loop {
+            let count = calls::listmount(self.last, &mut numbers).ok()?;
+            for &number in &numbers[..count] {
+                match about(number) {
+                    Ok(mounted) => found.push((number, mounted)),
+                    // Gone again, or out of this process's reach.
+                    Err(Errno::NOENT | Errno::PERM) => {}
+                    Err(_) => return None,
+                }
+                self.last = number;
+            }
+            if count < numbers.len() {
+                return Some(found);
+            }
+        }
+    }
+}
+
+/// Where a mount is; `ENOENT` where it is gone.
+pub fn about(number: u64) -> Result<Mounted, Errno> {
+    // Masks and offsets of `struct statmount` in linux/mount.h.
+    const POINT: u64 = 0x10;
+    const TYPE: u64 = 0x20;
+    const SUBTYPE: u64 = 0x100;
+    let mut answer = [0; 8192];
+    calls::statmount(number, POINT | TYPE | SUBTYPE, &mut answer)?;
+    let told = u64::from_ne_bytes(answer[8..16].try_into().expect("eight bytes"));
+    let string = |mask: u64, at: usize| {
+        let start = 512 + u32::from_ne_bytes(answer[at..at + 4].try_into().expect("four bytes")) as usize;
+        let text = answer.get(start..).filter(|_| told & mask != 0)?;
+        Some(OsStr::from_bytes(text.split(|&b| b == 0).next()?))
+    };
+    let (kind, point) = (string(TYPE, 36).ok_or(Errno::NOSYS)?, string(POINT, 108).ok_or(Errno::NOSYS)?);
+    let (mut kind, point) = (kind.to_os_string(), PathBuf::from(point));
+    match string(SUBTYPE, 120) {
+        Some(subtype) => kind.extend([OsStr::new("."), subtype]),
+        // It may have none, or the kernel is older than 6.11.
+        None if kind.as_bytes().starts_with(b"fuse") => {
+            let all = mounts().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+            kind = all.into_iter().rfind(|mount| mount.point == point).ok_or(Errno::NOENT)?.kind.into();
+        }
+        None => {}
+    }
+    Ok(Mounted { point, kind })
 }
 
 /// One line: `36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw`.
@@ -99,6 +211,24 @@ mod tests {
         assert_eq!((mount.kind.as_str(), mount.minor()), ("fuse.treefork", 45));
         assert_eq!(mount.source, "tree\nfork");
         assert_eq!(parse(b""), None);
+    }
+
+    #[test]
+    fn numbers_say_what_the_table_says() {
+        let all: Vec<Mounted> = mounts().expect("procfs").into_iter().map(Mounted::from).collect();
+        let mut newer = Newer::default();
+        let Some(found) = newer.look() else {
+            eprintln!("the kernel does not tell: not tested");
+            return;
+        };
+        // Others may mount meanwhile.
+        let known = found.iter().filter(|(_, mounted)| all.contains(mounted)).count();
+        assert!(known > 0 && known * 2 > found.len(), "{found:?}\n{all:?}");
+        assert!(newer.look().expect("told before").iter().all(|new| !found.contains(new)));
+        let above = |path: &str, kind: &str| above_by_numbers(Path::new(path), kind);
+        assert_eq!(above("/proc/sys/kernel", "proc"), Some(Some("/proc".into())));
+        assert_eq!(above("/proc/sys/kernel", "fuse.treefork"), Some(None));
+        assert_eq!(above("/proc/self/ns", "none"), None, "a link");
     }
 
     #[test]

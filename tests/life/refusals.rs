@@ -75,8 +75,17 @@ fn a_base_in_a_live_fork() {
     let above = above.parent().and_then(Path::to_str).expect("UTF-8");
     let elsewhere = crate::common::TempTree::new();
     let other = elsewhere.join("store");
-    assert_says(&treefork.fails(2, ["--store", other.to_str().expect("UTF-8"), "create", above]), "inside the base");
+    let other = other.to_str().expect("UTF-8");
+    for strategy in ["auto", "overlay", "copy"] {
+        let create = ["--store", other, "create", above, "--strategy", strategy];
+        assert_says(&treefork.fails(2, create), "inside the base");
+        assert_eq!(std::fs::read_dir(elsewhere.join("store/forks")).expect("made").count(), 0);
+    }
     treefork.ok(["remove", "outer"]);
+    // It was seen there, and is not there any more.
+    treefork.ok(["--store", other, "create", above, "--label", "free"]);
+    treefork.ok(["--store", other, "remove", "free"]);
+    treefork.ok(["--store", other, "serve", "--stop"]);
     assert_nothing_left(&treefork);
 }
 
