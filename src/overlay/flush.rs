@@ -8,22 +8,51 @@
 //! to take no longer for it (names reach the disk every few seconds); and a while after a file was cut to nothing, when what comes
 //! instead is there. Nobody waits for the disk, and nothing is promised that was not synced.
 
+use std::collections::VecDeque;
 use std::os::fd::AsFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use parking_lot::{Condvar, Mutex};
 
 use super::fds::Opened;
 use crate::sys::calls;
 
 /// When most programs are done with a file that they write anew.
 const A_WHILE: Duration = Duration::from_secs(1);
-/// So many files wait at a time: each is a descriptor.
+/// How long the thread collects what comes, so that a thousand files do not wake it a thousand times.
+const A_MOMENT: Duration = Duration::from_millis(5);
+/// So many files of each kind wait at a time: each is a descriptor.
 const MOST: usize = 256;
 
-/// A file, and when it is its turn.
-type Waiting = (Instant, Arc<Opened>);
+/// The files that wait.
+#[derive(Debug)]
+struct Waiting<F> {
+    files: Mutex<Files<F>>,
+    some: Condvar,
+}
+
+#[derive(Debug)]
+struct Files<F> {
+    now: Vec<F>,
+    /// Each with when it is its turn, in that order.
+    later: VecDeque<(Instant, F)>,
+    /// The thread waits to be told.
+    asleep: bool,
+}
+
+static WAITING: LazyLock<Waiting<Arc<Opened>>> = LazyLock::new(|| {
+    let work = || {
+        loop {
+            WAITING.take().iter().for_each(|file| begin(&*file.fd));
+            std::thread::sleep(A_MOMENT);
+        }
+    };
+    if let Err(e) = std::thread::Builder::new().name("treefork-flush".into()).spawn(work) {
+        log::error!("cannot start a thread: {e}");
+    }
+    Waiting::default()
+});
 
 /// Begins to write a file to the disk. A failure is nobody's business: whoever wants to know syncs.
 pub(super) fn begin(file: impl AsFd) {
@@ -34,29 +63,95 @@ pub(super) fn begin(file: impl AsFd) {
 
 /// The same by another thread. Where that has too much to do already, by this one.
 pub(super) fn soon(file: Arc<Opened>) {
-    static FILES: OnceLock<Sender<Waiting>> = OnceLock::new();
-    if let Err(e) = FILES.get_or_init(start).try_send((Instant::now(), file)) {
-        begin(&*e.into_inner().1.fd);
+    if let Err(file) = WAITING.put(file) {
+        begin(&*file.fd);
     }
 }
 
 /// The same in a while, for a file that was cut to nothing. Of too many at a time some are left to the file system.
 pub(super) fn later(file: Arc<Opened>) {
-    static FILES: OnceLock<Sender<Waiting>> = OnceLock::new();
-    let _ = FILES.get_or_init(start).try_send((Instant::now() + A_WHILE, file));
+    WAITING.put_for(Instant::now() + A_WHILE, file);
 }
 
-fn start() -> Sender<Waiting> {
-    let (sender, receiver) = bounded(MOST);
-    if let Err(e) = std::thread::Builder::new().name("treefork-flush".into()).spawn(move || work(&receiver)) {
-        log::error!("cannot start a thread: {e}");
+impl<F> Default for Waiting<F> {
+    fn default() -> Self {
+        let files = Files { now: Vec::new(), later: VecDeque::new(), asleep: false };
+        Self { files: Mutex::new(files), some: Condvar::new() }
     }
-    sender
 }
 
-fn work(files: &Receiver<Waiting>) {
-    while let Ok((when, file)) = files.recv() {
-        std::thread::sleep(when.saturating_duration_since(Instant::now()));
-        begin(&*file.fd);
+impl<F> Waiting<F> {
+    /// Puts a file that is to be written now; given back where too many wait.
+    fn put(&self, file: F) -> Result<(), F> {
+        let mut files = self.files.lock();
+        if files.now.len() == MOST {
+            return Err(file);
+        }
+        files.now.push(file);
+        if std::mem::take(&mut files.asleep) {
+            self.some.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Puts a file that is to be written then, if not too many wait.
+    fn put_for(&self, when: Instant, file: F) {
+        let mut files = self.files.lock();
+        if files.later.len() == MOST {
+            return;
+        }
+        files.later.push_back((when, file));
+        // With others there, the thread wakes up for the first of them.
+        if files.later.len() == 1 && std::mem::take(&mut files.asleep) {
+            self.some.notify_one();
+        }
+    }
+
+    /// Waits until it is the turn of some.
+    fn take(&self) -> Vec<F> {
+        let mut files = self.files.lock();
+        loop {
+            let mut due = std::mem::take(&mut files.now);
+            let now = Instant::now();
+            while files.later.front().is_some_and(|(when, _)| *when <= now) {
+                due.extend(files.later.pop_front().map(|(_, file)| file));
+            }
+            if !due.is_empty() {
+                return due;
+            }
+            files.asleep = true;
+            match files.later.front().map(|(when, _)| *when) {
+                Some(when) => drop(self.some.wait_until(&mut files, when)),
+                None => self.some.wait(&mut files),
+            }
+            files.asleep = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_for_later_holds_up_nothing() {
+        let waiting = Waiting::default();
+        let when = Instant::now() + Duration::from_millis(50);
+        waiting.put_for(when, "later");
+        waiting.put("now").expect("room");
+        assert_eq!(waiting.take(), ["now"]);
+        assert_eq!(waiting.take(), ["later"]);
+        assert!(Instant::now() >= when);
+    }
+
+    #[test]
+    fn only_so_many_wait() {
+        let waiting = Waiting::default();
+        for n in 0..MOST + 2 {
+            assert_eq!(waiting.put(n).is_ok(), n < MOST);
+            waiting.put_for(Instant::now(), n);
+        }
+        assert_eq!(waiting.take().len(), 2 * MOST);
+        waiting.put(1).expect("room again");
     }
 }
