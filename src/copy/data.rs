@@ -92,24 +92,44 @@ pub fn data_ranges(from: BorrowedFd<'_>, size: u64, most: usize) -> Result<Optio
     Ok(Some(ranges))
 }
 
+/// Whether a file shares the blocks of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// It does.
+    Shared,
+    /// These two files cannot.
+    NotThese,
+    /// No files of these two file systems can.
+    Never,
+}
+
 /// Makes `to` share the blocks of `from`; false where these file systems or files cannot.
 pub fn reflink(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<bool, Errno> {
+    share(from, to).map(|sharing| sharing == Sharing::Shared)
+}
+
+/// Makes `to` share the blocks of `from`, if these file systems and files can.
+pub fn share(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<Sharing, Errno> {
     match calls::ioctl_ficlone(to, from) {
-        Ok(()) => Ok(true),
-        // Another file system, a kind of file it does not share, a swap file, an immutable or append-only one, a
-        // security module: all of them leave an ordinary copy possible, or that says itself why not.
-        Err(
-            Errno::OPNOTSUPP
-            | Errno::XDEV
-            | Errno::INVAL
-            | Errno::NOTTY
-            | Errno::NOSYS
-            | Errno::PERM
-            | Errno::ACCESS
-            | Errno::TXTBSY,
-        ) => Ok(false),
+        Ok(()) => Ok(Sharing::Shared),
+        Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::NOTTY | Errno::NOSYS) => Ok(Sharing::Never),
+        // A kind of file it does not share, a swap file, an immutable or append-only one, a security module: all of
+        // them leave an ordinary copy possible, or that says itself why not.
+        Err(Errno::INVAL | Errno::PERM | Errno::ACCESS | Errno::TXTBSY) => Ok(Sharing::NotThese),
         Err(e) => Err(e),
     }
+}
+
+/// Writes all of these bytes to `to`, from an offset on.
+pub fn write_all_at(to: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> Result<(), Errno> {
+    let mut written = 0;
+    while written < bytes.len() {
+        written += match calls::pwrite(to, &bytes[written..], offset + written as u64)? {
+            0 => return Err(Errno::IO),
+            n => n,
+        };
+    }
+    Ok(())
 }
 
 /// The next range of data at or after `at`, cut at `size`; `None` where only a hole follows.
@@ -199,14 +219,7 @@ impl Copier<'_> {
         if n > 0 {
             self.method = Method::ReadWrite;
         }
-        let mut written = 0;
-        while written < n {
-            let left = &self.buffer[written..n];
-            written += match calls::pwrite(self.to, left, at + written as u64)? {
-                0 => return Err(Errno::IO),
-                n => n,
-            };
-        }
+        write_all_at(self.to, &self.buffer[..n], at)?;
         Ok(n as u64)
     }
 }

@@ -11,7 +11,7 @@ mod object;
 mod tree;
 mod walk;
 
-pub use data::{Method, data_ranges, file_data, file_data_watched, file_range, reflink};
+pub use data::{Method, Sharing, data_ranges, file_data, file_data_watched, file_range, reflink, share, write_all_at};
 pub use links::{Symlinks, leads_outside, leads_outside_of, retarget};
 pub use meta::{metadata, owner, permissions, times, xattrs};
 pub use tree::{Options, Progress, Report, default_threads, tree};

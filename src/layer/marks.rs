@@ -34,6 +34,9 @@ pub const ORIGIN: &str = "user.overlay.treefork.origin";
 /// Blocks of this file are still in the lower; gone once all of them are here.
 pub const BLOCKS: &str = "user.overlay.treefork.blocks";
 
+/// The access list that new objects inherit from a directory: none of our marks, but nothing in a staging area may get one.
+pub const DEFAULT_ACL: &str = "system.posix_acl_default";
+
 /// Begins the name of a whiteout in a layer of a container image: `.wh.NAME` says that there is no NAME below.
 const IMAGE_WHITEOUT: &[u8] = b".wh.";
 /// Makes the directory that it stands in opaque, in a layer of a container image.

@@ -4,16 +4,17 @@
 //! overlay does it; where character devices cannot be made at all, the attribute form is used.
 
 use std::ffi::{OsStr, OsString};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{OFlags, XattrFlags};
 use rustix::io::Errno;
 
 use super::marks;
-use crate::sys::At;
-use crate::sys::calls::Dir;
+use crate::sys::calls::{self, Dir};
+use crate::sys::{At, Stat};
 
 /// The name of the staging directory in the work area.
 pub const DIR: &str = "tmp";
@@ -26,12 +27,25 @@ pub struct Staging {
     dir: OwnedFd,
     next: AtomicU64,
     devices: bool,
+    made: OnceLock<Made>,
+}
+
+/// What objects get that are made here, whatever is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Made {
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// The permissions that are taken away.
+    pub umask: u32,
 }
 
 impl Staging {
     /// Opens the staging directory of a work area, made when missing and emptied of what a crash left in it.
     pub fn open(work: &OwnedFd) -> Result<Self, Errno> {
         let dir = super::area(work, DIR)?;
+        inherits_nothing(&dir)?;
         for entry in Dir::read_from(&dir)? {
             let entry = entry?;
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
@@ -44,7 +58,20 @@ impl Staging {
             Err(Errno::PERM | Errno::OPNOTSUPP | Errno::INVAL) => false,
             Err(e) => return Err(e),
         };
-        Ok(Self { dir, next: AtomicU64::new(0), devices })
+        Ok(Self { dir, next: AtomicU64::new(0), devices, made: OnceLock::new() })
+    }
+
+    /// What objects get that are made here: tried out when it is first asked for.
+    pub fn made(&self) -> Result<Made, Errno> {
+        if let Some(made) = self.made.get() {
+            return Ok(*made);
+        }
+        let name = self.name();
+        let file = self.at(&name).create(OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, 0o777)?;
+        let stat = Stat::of(file.as_fd());
+        self.at(&name).unlink()?;
+        let Stat { uid, gid, mode, .. } = stat?;
+        Ok(*self.made.get_or_init(|| Made { uid, gid, umask: 0o777 & !mode }))
     }
 
     /// A name that is free here.
@@ -92,6 +119,16 @@ impl Staging {
     pub fn discard(&self, name: &OsStr) -> Result<(), Errno> {
         remove_tree(self.at(name))
     }
+}
+
+/// Sees to it that what is made in a directory takes after nothing: neither the group nor an access list that the store may
+/// have got from a directory above it.
+fn inherits_nothing(dir: &OwnedFd) -> Result<(), Errno> {
+    if Stat::of(dir.as_fd())?.mode & 0o2000 != 0 {
+        calls::fchmod(dir, rustix::fs::Mode::RWXU)?;
+    }
+    let (at, list) = (At::object(dir), OsStr::new(marks::DEFAULT_ACL));
+    if at.xattr(list)?.is_some() { at.remove_xattr(list) } else { Ok(()) }
 }
 
 /// Removes an object that only we can see, whatever it is. Never follows a link and never leaves a directory behind

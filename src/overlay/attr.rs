@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::fs::{FileType, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use rustix::io::Errno;
 
-use super::copyup::Bring;
+use super::copyup::{Bring, MUCH};
 use super::fds::{Opened, Slot};
 use super::lookup::gone;
 use super::node::{Dir, Kind, Node, Place};
@@ -20,6 +20,9 @@ use crate::layer::marks::{self, Origin};
 use crate::layer::tree::Layer;
 use crate::names::RelPath;
 use crate::sys::{At, Stat, Time};
+
+/// The lower layer that an object is in, and what it shows there.
+type InLower<'a> = Option<(&'a Layer, Stat)>;
 
 impl Overlay {
     /// The attributes of a node, and for how long they may be believed.
@@ -63,9 +66,11 @@ impl Overlay {
                     let _names = self.names.read();
                     return Ok((self.attr(&node)?, self.attr_ttl(&node)));
                 }
-                self.copy_up(&node, change.size.map_or(Bring::All, Bring::First))?;
+                let new = self.copy_up(&node, change.size.map_or(Bring::All, Bring::First))?;
                 if let Some(size) = change.size {
-                    self.truncate(&node, size, caller.uid != 0)?;
+                    // Of a copy that was made for this nothing was brought along.
+                    let empty = new && size == 0;
+                    self.truncate(&node, size, empty, caller.uid != 0)?;
                 }
                 let _names = self.names.read();
                 if change.mode.is_some() && file.file_type == FileType::Symlink {
@@ -106,9 +111,9 @@ impl Overlay {
                 self.dir_attr(node, stat)
             }
             Kind::File(_) => {
-                let stat = self.on_object_of(node, |layer, at| {
-                    let stat = at.stat()?;
-                    layer.map_or(Ok(stat), |layer| Ok(self.without_our_names(layer, layer.shown(at, stat)?)))
+                let stat = self.on_object_of(node, |at, lower| match lower {
+                    Some((layer, shown)) => Ok(self.without_our_names(layer, shown)),
+                    None => at.stat(),
                 })?;
                 self.file_attr(node, stat)
             }
@@ -117,11 +122,13 @@ impl Overlay {
 
     /// What a file shows whose object has these attributes.
     pub(super) fn file_attr(&self, node: &Node, mut stat: Stat) -> Result<Attr> {
+        let file = node.file()?;
+        file.much.store(stat.size >= MUCH, Ordering::Relaxed);
         if let Some(partial) = self.upper.as_ref().and_then(|upper| upper.partials.get(stat.ident())) {
             stat = partial.shown(stat);
         }
         stat.ino = node.ino;
-        let state = node.file()?.state.read();
+        let state = file.state.read();
         let key = match &state.place {
             Place::Index(key) => Some(*key),
             Place::Lower { shared, .. } => *shared,
@@ -173,7 +180,7 @@ impl Overlay {
     pub(super) fn on_object<T>(&self, node: &Arc<Node>, call: impl FnOnce(At<'_>) -> Result<T>) -> Result<T> {
         match &node.kind {
             Kind::Dir(dir) => self.on_dir(node, dir, call),
-            Kind::File(_) => self.on_object_of(node, |_, at| call(at)),
+            Kind::File(_) => self.on_object_of(node, |at, _| call(at)),
         }
     }
 
@@ -191,8 +198,8 @@ impl Overlay {
         }
     }
 
-    /// The same for a non-directory; the call is told the lower layer it is in, if it is in one.
-    fn on_object_of<T>(&self, node: &Arc<Node>, call: impl FnOnce(Option<&Layer>, At<'_>) -> Result<T>) -> Result<T> {
+    /// The same for a non-directory; the call is told the lower layer it is in, if it is in one, and what it shows there.
+    fn on_object_of<T>(&self, node: &Arc<Node>, call: impl FnOnce(At<'_>, InLower<'_>) -> Result<T>) -> Result<T> {
         let file = node.file()?;
         let (place, link) = {
             let state = file.state.read();
@@ -203,10 +210,10 @@ impl Overlay {
             Place::Upper => {
                 let (parent, name) = link.ok_or(Errno::STALE)?;
                 let dir = self.upper_dir(&parent)?;
-                call(None, At::new(&*dir.fd, &name))
+                call(At::new(&*dir.fd, &name), None)
             }
-            Place::Index(key) => call(None, At::new(self.writable()?.index.dir(), &key.file_name())),
-            Place::Orphan(grip) => call(None, grip.at()),
+            Place::Index(key) => call(At::new(self.writable()?.index.dir(), &key.file_name()), None),
+            Place::Orphan(grip) => call(grip.at(), None),
         }
     }
 
@@ -216,20 +223,22 @@ impl Overlay {
         node: &Arc<Node>,
         layer: &Layer,
         path: &RelPath,
-        call: impl FnOnce(Option<&Layer>, At<'_>) -> Result<T>,
+        call: impl FnOnce(At<'_>, InLower<'_>) -> Result<T>,
     ) -> Result<T> {
         let at = At { dir: layer.root.as_fd(), name: path.as_path().as_os_str() };
         match at.stat().and_then(|stat| layer.shown(at, stat)).map_err(gone) {
-            Ok(shown) if shown.ident() == node.ident => return call(Some(layer), at),
+            Ok(shown) if shown.ident() == node.ident => return call(at, Some((layer, shown))),
             Ok(_) | Err(Errno::STALE) => {}
             Err(e) => return Err(e),
         }
         if let Some(layer) = self.relocate(node, path)? {
-            return call(Some(&layer), At { dir: layer.root.as_fd(), name: path.as_path().as_os_str() });
+            let at = At { dir: layer.root.as_fd(), name: path.as_path().as_os_str() };
+            let shown = layer.shown(at, at.stat()?)?;
+            return call(at, Some((&layer, shown)));
         }
         // Replaced or deleted in the base by somebody else, but still open here.
         match self.fds.get(self.owner, node.id, Slot::Read) {
-            Some(opened) => call(None, At::object(&*opened.fd)),
+            Some(opened) => call(At::object(&*opened.fd), None),
             None => Err(Errno::STALE),
         }
     }

@@ -1,7 +1,7 @@
 //! Copy-up: bringing an object into the upper before its first change, complete or not at all.
 //!
-//! A file is staged in the work area with content, attributes and marks, and renamed into place; readers use the lower
-//! until that moment. The lower is checked to have stood still meanwhile. Directories come up by `shell`.
+//! A file is staged in the work area with content, attributes and marks (`stage`), and renamed into place; readers use the
+//! lower until that moment. Directories come up by `shell`.
 //!
 //! Order of a file's copy-up: stage; note the base's state in the ledger; rename (hard links: into the index, then link
 //! the name to it); switch the node. Killed at any point, either the lower or the complete copy is what the name means.
@@ -13,31 +13,26 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rustix::fs::{FileType, OFlags, Timespec, Timestamps, UTIME_NOW, XattrFlags};
+use rustix::fs::{OFlags, Timestamps};
 use rustix::io::Errno;
 
-use super::fds::{Opened, Slot};
+use super::fds::Slot;
 use super::flush;
-use super::large::Begun;
 use super::lookup::gone;
 use super::node::{Link, Node, Place};
 use super::orphan::Grip;
-use super::quota::Hold;
+use super::stage::Staged;
 use super::{Overlay, Result, Upper};
-use crate::copy;
 use crate::layer::index::{Key, Links};
-use crate::layer::ledger::{self, BaseState, Digest};
-use crate::layer::marks::{self, Origin};
-use crate::layer::prepared;
 use crate::layer::tree::Layer;
 use crate::names::RelPath;
-use crate::sys::{At, Ident, Stat, Time, calls, open_beneath};
+use crate::sys::{At, Ident, Stat, Time, open_beneath};
 
 /// How often a copy is begun again because the original changed meanwhile.
 const TRIES: u32 = 5;
 
 /// Copying less than this is not worth a thread of its own.
-const MUCH: u64 = 1 << 20;
+pub(super) const MUCH: u64 = 1 << 20;
 
 /// How much of a file a change needs in the upper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,22 +45,12 @@ pub(super) enum Bring {
     Blocks,
 }
 
-/// A copy that is staged.
-struct Staged<'a> {
-    /// What the original shows.
-    shown: Stat,
-    /// What the ledger is to say of it.
-    state: BaseState,
-    /// The copy of a regular file, open.
-    copy: Option<Arc<Opened>>,
-    /// The room that it takes.
-    hold: Option<Hold<'a>>,
-}
-
-struct Lower {
-    layer: Arc<Layer>,
-    path: RelPath,
-    shared: Option<Key>,
+/// Where the original is.
+pub(super) struct Lower {
+    pub(super) layer: Arc<Layer>,
+    pub(super) path: RelPath,
+    /// It has several names there.
+    pub(super) shared: Option<Key>,
 }
 
 impl Overlay {
@@ -73,25 +58,25 @@ impl Overlay {
     pub fn copies_up(&self, node: u64) -> bool {
         let Ok(node) = self.node(node) else { return false };
         let Ok(file) = node.file() else { return false };
-        if !matches!(file.state.read().place, Place::Lower { .. }) {
-            return self.is_partial(&node);
-        }
-        let _names = self.names.read();
-        self.on_object(&node, |at| at.stat()).is_ok_and(|stat| stat.size >= MUCH)
+        let lower = matches!(file.state.read().place, Place::Lower { .. });
+        if lower { file.much.load(Ordering::Relaxed) } else { self.is_partial(&node) }
     }
 
-    /// Brings a non-directory into the upper. Must be called without `names`.
-    pub(super) fn copy_up(&self, node: &Arc<Node>, bring: Bring) -> Result<()> {
+    /// Brings a non-directory into the upper; whether it was not there before. Must be called without `names`.
+    pub(super) fn copy_up(&self, node: &Arc<Node>, bring: Bring) -> Result<bool> {
         let file = node.file()?;
         if !matches!(file.state.read().place, Place::Lower { .. }) {
-            return if bring == Bring::All { self.settle_node(node) } else { Ok(()) };
+            if bring == Bring::All {
+                self.settle_node(node)?;
+            }
+            return Ok(false);
         }
         let upper = self.writable()?;
         let _one = node.copying.lock();
         for _ in 0..TRIES {
             let lower = match file.state.read().place.clone() {
                 Place::Lower { layer, path, shared } => Lower { layer, path, shared },
-                _ => return Ok(()),
+                _ => return Ok(false),
             };
             let staged = upper.staging.name();
             match self.stage(upper, node, &lower, &staged, bring) {
@@ -100,7 +85,7 @@ impl Overlay {
                     if placed.is_err() {
                         discard(upper, &staged);
                     }
-                    return placed;
+                    return placed.map(|()| true);
                 }
                 Ok(None) => discard(upper, &staged),
                 Err(e) => {
@@ -113,97 +98,6 @@ impl Overlay {
         Err(Errno::BUSY)
     }
 
-    /// Copies the lower object to the staging area: its attributes, and the copy of a regular file, open; `None` where it
-    /// changed meanwhile.
-    fn stage<'a>(
-        &self,
-        upper: &'a Upper,
-        node: &Arc<Node>,
-        lower: &Lower,
-        staged: &OsString,
-        bring: Bring,
-    ) -> Result<Option<Staged<'a>>> {
-        let to = upper.staging.at(staged);
-        let regular = node.file_type() == FileType::RegularFile;
-        let flags = if regular { OFlags::RDONLY | OFlags::NONBLOCK } else { OFlags::PATH | OFlags::NOFOLLOW };
-        let original = self.open_lower(node, &lower.layer, &lower.path, flags)?;
-        let (from, shown) = (&original.fd, original.shown);
-        let mut hold = upper.hold_copy(node.file_type(), &original, bring)?;
-        let mut begun = None;
-        let origin = Origin {
-            ident: node.ident,
-            dev: self.written_dev(shown.dev),
-            indexed: lower.shared.is_some(),
-            ctime: None,
-        };
-        let copy = match node.file_type() {
-            FileType::RegularFile => {
-                let copy = to.create(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, 0o600)?;
-                begun = self.stage_content(upper, &original, &lower.path, &copy, bring)?;
-                stage_attributes(&original, &copy, &origin, bring)?;
-                Some(Arc::new(copy))
-            }
-            FileType::Symlink => {
-                let target = calls::readlinkat(from, "")?;
-                to.symlink(std::os::unix::ffi::OsStrExt::from_bytes(target.as_bytes()))?;
-                metadata(At::object(from), to, &shown)?;
-                None
-            }
-            _ => {
-                to.mknod(shown.mode, shown.rdev)?;
-                metadata(At::object(from), to, &shown)?;
-                None
-            }
-        };
-        let content = if regular { digest(&original)? } else { None };
-        let (before, after) = (original.stat, Stat::of(from.as_fd())?);
-        if (after.size, after.mtime, after.ctime) != (before.size, before.mtime, before.ctime) {
-            return Ok(None);
-        }
-        if !regular {
-            upper.origins.set(to.stat()?.ident(), origin)?;
-        }
-        if let Some(hold) = &mut hold {
-            hold.fit(&to.stat()?);
-        }
-        let state = BaseState { content, ..BaseState::from(&shown) };
-        let copy = match (copy, begun) {
-            (Some(fd), Some(begun)) => {
-                let partial = self.begun(node.id, begun, Arc::clone(&fd), Arc::clone(&lower.layer), original)?;
-                Some(Opened::of(fd, Some(partial)))
-            }
-            (copy, _) => copy.map(|fd| Opened::of(fd, None)),
-        };
-        Ok(Some(Staged { state, shown, copy, hold }))
-    }
-
-    /// Brings over the content, or begins to.
-    fn stage_content(
-        &self,
-        upper: &Upper,
-        original: &Original,
-        path: &RelPath,
-        copy: &OwnedFd,
-        bring: Bring,
-    ) -> Result<Option<Begun>> {
-        let size = match bring {
-            Bring::First(0) => return Ok(None),
-            Bring::First(most) => original.stat.size.min(most),
-            Bring::All | Bring::Blocks => original.stat.size,
-        };
-        // A prepared index may be gone from its layer by the time that the rest of it is wanted.
-        let stays = path.as_bytes() != prepared::INDEX.as_bytes();
-        if bring == Bring::Blocks && stays && original.stat.size >= self.large.from {
-            if copy::reflink(original.fd.as_fd(), copy.as_fd())? {
-                return Ok(None);
-            }
-            if let Some(begun) = self.begin(upper, original, path, copy)? {
-                return Ok(Some(begun));
-            }
-        }
-        copy::file_data(original.fd.as_fd(), copy.as_fd(), size).map(|_| None)
-    }
-
     /// Moves a staged copy to where the node's name is, and switches the node over.
     fn place(
         &self,
@@ -213,7 +107,7 @@ impl Overlay {
         staged: &OsString,
         copied: Staged<'_>,
     ) -> Result<()> {
-        let Staged { shown: stat, state, copy, hold } = copied;
+        let Staged { shown: stat, state, copy, filled, hold } = copied;
         let _names = self.names.read_recursive();
         let file = node.file()?;
         let link = file.state.read().links.first().cloned();
@@ -261,7 +155,7 @@ impl Overlay {
         if let Some(opened) = copy {
             // The write that asked for the copy comes next.
             opened.set_id.store(stat.mode & 0o6000 != 0, Ordering::Relaxed);
-            if partial.is_none() {
+            if filled && partial.is_none() {
                 flush::soon(Arc::clone(&opened));
             }
             self.fds.put(self.owner, node.id, Slot::Write, opened);
@@ -325,51 +219,6 @@ pub(super) struct Original {
     pub(super) shown: Stat,
 }
 
-/// Mark, owner, attributes, permissions and times of a staged file. By its descriptor all along: this is where rewriting
-/// a tree spends its time.
-fn stage_attributes(original: &Original, copy: &OwnedFd, origin: &Origin, bring: Bring) -> Result<()> {
-    let (from, shown) = (&original.fd, &original.shown);
-    // Before the permissions: an ordinary user cannot mark a read-only file.
-    calls::fsetxattr(copy, marks::ORIGIN, &origin.encode(), XattrFlags::empty())?;
-    let mut mode = shown.mode & 0o7777;
-    let ours = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    if (shown.uid, shown.gid) != ours {
-        let (uid, gid) = (rustix::fs::Uid::from_raw(shown.uid), rustix::fs::Gid::from_raw(shown.gid));
-        match calls::fchown(copy, Some(uid), Some(gid)) {
-            Err(Errno::PERM) if ours.0 != 0 => mode &= !0o6000,
-            other => other?,
-        }
-    }
-    let mut names = [0_u8; 1024];
-    match calls::flistxattr(from, &mut names) {
-        Ok(0) | Err(Errno::NOTSUP) => {}
-        _ => copy::xattrs(At::object(from), At::object(copy), marks::is_ours)?,
-    }
-    calls::fchmod(copy, rustix::fs::Mode::from_raw_mode(mode))?;
-    // Cut short it is changed already, whatever becomes of the call that asked for it.
-    let cut = matches!(bring, Bring::First(most) if most < original.stat.size);
-    let mtime = if cut { Timespec { tv_sec: 0, tv_nsec: UTIME_NOW } } else { shown.mtime.into() };
-    calls::futimens(copy, &Timestamps { last_access: shown.atime.into(), last_modification: mtime })
-}
-
-/// What a small file holds, whether it is copied or about to be overwritten.
-fn digest(original: &Original) -> Result<Option<Digest>> {
-    if original.stat.size > ledger::NOTED {
-        return Ok(None);
-    }
-    let mut content = vec![0; usize::try_from(original.stat.size).map_err(|_| Errno::FBIG)?];
-    let mut done = 0;
-    while done < content.len() {
-        match calls::pread(&original.fd, &mut content[done..], done as u64) {
-            // Shorter by now: the check whether it stood still comes next.
-            Ok(0) => return Ok(None),
-            Ok(n) => done += n,
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(Some(Digest::of(&content)))
-}
-
 /// Opens a lower object without bumping its access time where that is allowed (owner or root).
 pub(super) fn open_quietly(layer: &Layer, path: &RelPath, flags: OFlags) -> Result<OwnedFd> {
     let quiet = if flags.contains(OFlags::PATH) { flags } else { flags | OFlags::NOATIME };
@@ -384,21 +233,6 @@ fn open_checked(node: &Node, layer: &Layer, path: &RelPath, flags: OFlags) -> Re
     let stat = Stat::of(fd.as_fd())?;
     let shown = layer.shown(At::object(&fd), stat)?;
     if shown.ident() == node.ident { Ok(Original { fd, stat, shown }) } else { Err(Errno::STALE) }
-}
-
-/// Owner, attributes, permissions and times, without our marks.
-///
-/// An ordinary user cannot give files away: what somebody else owns in the base becomes the user's own copy, without
-/// set-id bits.
-pub(super) fn metadata(from: At<'_>, to: At<'_>, stat: &Stat) -> Result<()> {
-    let mut wanted = *stat;
-    match copy::owner(to, stat) {
-        Err(Errno::PERM) if !rustix::process::geteuid().is_root() => wanted.mode &= !0o6000,
-        other => other?,
-    }
-    copy::xattrs(from, to, marks::is_ours)?;
-    copy::permissions(to, &wanted)?;
-    copy::times(to, stat)
 }
 
 /// Changes entries of an upper directory without a trace in its time stamps: nothing that the fork's user did.

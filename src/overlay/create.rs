@@ -22,8 +22,6 @@ use crate::layer::resolve::Found;
 use crate::names::Name;
 use crate::sys::{At, Stat};
 
-const DEFAULT_ACL: &str = "system.posix_acl_default";
-
 /// What kind of entry to make.
 enum New<'a> {
     /// File type and permissions, device number.
@@ -110,6 +108,7 @@ impl Overlay {
         if let Some(fd) = opened {
             let opened = Opened::new(fd);
             opened.set_id.store(stat.mode & 0o6000 != 0, Ordering::Relaxed);
+            opened.incapable.store(true, Ordering::Relaxed);
             self.fds.put(self.owner, node.id, Slot::Write, opened);
         }
         self.listed(&parent, &name, node.ino, node.file_type());
@@ -186,7 +185,7 @@ impl Overlay {
             return Ok(inherit);
         }
         let at = At::object(&*opened.fd);
-        let default_acl = at.xattr(OsStr::new(DEFAULT_ACL))?.is_some();
+        let default_acl = at.xattr(OsStr::new(marks::DEFAULT_ACL))?.is_some();
         let inherit = Inherit { set_gid: at.stat()?.mode & 0o2000 != 0, default_acl };
         dir.state.write().inherit = Some(inherit);
         Ok(inherit)
@@ -282,13 +281,13 @@ fn make_over(
     let made = (|| {
         let model = At::object(&*dir.fd);
         let stat = model.stat()?;
-        let acl = model.xattr(OsStr::new(DEFAULT_ACL))?;
+        let acl = model.xattr(OsStr::new(marks::DEFAULT_ACL))?;
         if stat.mode & 0o2000 != 0 {
             at.chown(None, Some(stat.gid))?;
             at.chmod(0o2700)?;
         }
         if let Some(acl) = &acl {
-            at.set_xattr(OsStr::new(DEFAULT_ACL), acl, XattrFlags::empty())?;
+            at.set_xattr(OsStr::new(marks::DEFAULT_ACL), acl, XattrFlags::empty())?;
         }
         let nest = at.open(OFlags::PATH | OFlags::DIRECTORY)?;
         let staged = At::new(&nest, "new");

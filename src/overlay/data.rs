@@ -66,8 +66,8 @@ impl Overlay {
         }
     }
 
-    /// Sets the size. The kernel asks for it as part of `setattr`.
-    pub(super) fn truncate(&self, node: &Arc<Node>, size: u64, kill_set_id: bool) -> Result<()> {
+    /// Sets the size. The kernel asks for it as part of `setattr`. `empty`: the file has that size, and the present time.
+    pub(super) fn truncate(&self, node: &Arc<Node>, size: u64, empty: bool, kill_set_id: bool) -> Result<()> {
         let opened = self.opened_for_writing(node, Bring::First(size))?;
         let _room = self.writable()?.room(node, At::object(&*opened.fd))?;
         if let Some(partial) = opened.partial() {
@@ -76,7 +76,9 @@ impl Overlay {
             }
             self.settle(partial)?;
         }
-        calls::ftruncate(&*opened.fd, size)?;
+        if !empty {
+            calls::ftruncate(&*opened.fd, size)?;
+        }
         if size == 0 {
             flush::later(Arc::clone(&opened));
         }

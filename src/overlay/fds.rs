@@ -23,6 +23,8 @@ pub(super) struct Opened {
     pub(super) fd: Arc<OwnedFd>,
     /// The file had set-id bits when it was opened: a write by an ordinary user has to clear them.
     pub(super) set_id: AtomicBool,
+    /// The file is known to have no capabilities, as one that was just made.
+    pub(super) incapable: AtomicBool,
     /// The file was still being brought up when it was opened.
     partial: Option<Arc<Partial>>,
 }
@@ -34,7 +36,7 @@ impl Opened {
 
     /// A file of the upper, which may be a partial one.
     pub(super) fn of(fd: Arc<OwnedFd>, partial: Option<Arc<Partial>>) -> Arc<Self> {
-        Arc::new(Self { fd, set_id: AtomicBool::new(false), partial })
+        Arc::new(Self { fd, set_id: AtomicBool::new(false), incapable: AtomicBool::new(false), partial })
     }
 
     /// The file as one that is still being brought up, if it is.

@@ -459,6 +459,7 @@ fn node_of(id: u64, wanted: u64, ident: Ident, kind: Kind) -> Node {
 
 fn file_node(id: u64, wanted: u64, ident: Ident, stat: &Stat, link: &Link, place: Place) -> Node {
     let state = RwLock::new(FileState { links: vec![link.clone()], place });
-    let file = File { file_type: stat.file_type(), watched: AtomicBool::new(false), state };
+    let file =
+        File { file_type: stat.file_type(), watched: AtomicBool::new(false), much: AtomicBool::new(false), state };
     node_of(id, wanted, ident, Kind::File(file))
 }

@@ -11,7 +11,7 @@
 //! | `fds` | descriptors kept open between operations |
 //! | `lookup` | from a name to a node, and from a node to descriptors |
 //! | `attr` | reading and setting attributes; time stamps of directories |
-//! | `copyup`, `shell` | bringing an object into the upper before its first change, and directories as the way to it |
+//! | `copyup`, `stage`, `shell` | bringing an object into the upper before its first change, and directories as the way to it |
 //! | `large`, `partial` | large files, which come up block by block |
 //! | `settle`, `background` | bringing up the rest of them |
 //! | `data` | reading and writing content |
@@ -50,6 +50,7 @@ mod rename;
 mod room;
 mod settle;
 mod shell;
+mod stage;
 mod stand_in;
 mod symlink;
 pub mod touched;
@@ -279,6 +280,7 @@ struct Upper {
     origins: Origins,
     ledger: Ledger,
     partials: settle::Partials,
+    unshared: stage::Unshared,
     /// What the fork may take, where that is limited.
     quota: OnceLock<Arc<quota::Quota>>,
 }
@@ -413,6 +415,7 @@ impl Upper {
             origins: Origins::open(&work)?,
             ledger: Ledger::open(&work)?,
             partials: settle::Partials::default(),
+            unshared: stage::Unshared::default(),
             quota: OnceLock::new(),
             work,
         })

@@ -105,6 +105,8 @@ pub(super) struct File {
     pub(super) file_type: FileType,
     /// It has other names in the base and is watched by itself.
     pub(super) watched: AtomicBool,
+    /// It was so large when it was last looked at that copying it is a matter for a thread of its own.
+    pub(super) much: AtomicBool,
     pub(super) state: RwLock<FileState>,
 }
 

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
-use super::copyup::{discard, metadata, quietly};
+use super::copyup::{discard, quietly};
 use super::fds::Opened;
 use super::node::Node;
 use super::quota::Hold;
+use super::stage::metadata;
 use super::{Overlay, Result, Upper};
 use crate::layer::ledger::BaseState;
 use crate::layer::marks::{self, DirMarks, Origin};

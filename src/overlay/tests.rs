@@ -1,6 +1,7 @@
 //! The core driven by node, without a mount.
 
 mod ahead;
+mod calls;
 mod preserved;
 
 use std::ffi::OsStr;

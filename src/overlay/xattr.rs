@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::Ordering;
 
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
@@ -14,6 +15,9 @@ use super::{Caller, Overlay, Result};
 use crate::layer::marks;
 use crate::sys::{At, xattr_of};
 
+/// What a program may do though its user may not.
+const CAPABILITY: &str = "security.capability";
+
 impl Overlay {
     /// The value of an attribute; `ENODATA` where it is not set.
     pub fn getxattr(&self, node: u64, name: &OsStr) -> Result<Vec<u8>> {
@@ -24,9 +28,10 @@ impl Overlay {
             return Err(Errno::NODATA);
         }
         let node = self.node(node)?;
-        // Asked by the kernel before the first write to a file (`security.capability`): by descriptor that is half the work.
+        // Asked by the kernel before the first write to a file, for its capabilities: by descriptor that is half the work.
         if let Some(opened) = self.fds.get(self.owner, node.id, Slot::Write) {
-            return xattr_of(&opened.fd, name);
+            let known = name == CAPABILITY && opened.incapable.load(Ordering::Relaxed);
+            return if known { Err(Errno::NODATA) } else { xattr_of(&opened.fd, name) };
         }
         let _names = self.names.read();
         self.on_object(&node, |at| at.get_xattr(name))
@@ -96,7 +101,12 @@ impl Overlay {
         }
         let _names = self.names.read();
         match &node.kind {
-            Kind::File(_) => self.on_object(&node, change),
+            Kind::File(_) => {
+                if let Some(opened) = self.fds.get(self.owner, node.id, Slot::Write) {
+                    opened.incapable.store(false, Ordering::Relaxed);
+                }
+                self.on_object(&node, change)
+            }
             Kind::Dir(dir) => {
                 self.copy_up_dir(&node)?;
                 let _change = dir.change.lock();

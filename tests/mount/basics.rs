@@ -44,6 +44,24 @@ fn numbers_and_times_are_the_bases() {
 }
 
 #[test]
+fn copies_take_after_the_base_and_not_after_where_they_are_made() {
+    let mount = RawMount::new(|base| {
+        let around = base.parent().expect("it is in the environment").join("work");
+        let script = "chmod 2775 .; setfacl -d -m u:7:rwx,g:8:rwx .; test $(id -u) != 0 || chgrp 8 .";
+        Command::new("sh").current_dir(around).args(["-ec", script]).ok();
+        fs::create_dir(base.join("d")).expect("mkdir");
+        for name in ["d/f", "d/g", "d/h", "i"] {
+            fs::write(base.join(name), "one\n").expect("write");
+        }
+        fs::hard_link(base.join("i"), base.join("j")).expect("link");
+    });
+    let access = "getfacl -n d d/* i j";
+    let before = mount.sh(access);
+    mount.sh("echo two >> d/f; mv d/g d/k; mv d/k d/g; echo new > d/h; chmod 600 j; chmod 644 j");
+    assert_eq!(mount.sh(access), before);
+}
+
+#[test]
 fn devices_and_odd_names() {
     let mount = RawMount::new(|_| {});
     mount.sh("mknod null c 1 3; mknod big b 259 70000; mkfifo p; touch $'a\\n\\xff'; touch -- -x '@x' .wh.x");

@@ -1,0 +1,81 @@
+//! How many system calls ordinary changes take. These numbers are exact, where times are noisy.
+
+use super::*;
+use crate::sys::fault::{Action, Rule, scoped};
+
+/// What a change took, by name and in order; how bytes of a base file come over is up to the file system.
+fn calls<T>(change: impl FnOnce() -> Result<T>) -> Vec<&'static str> {
+    let (done, passed) = scoped(vec![Rule::new("sys.none", Action::Panic, 0)], change);
+    done.unwrap_or_else(|e| panic!("{e}: {passed:?}"));
+    let names = passed.into_iter().filter_map(|name| name.strip_prefix("sys."));
+    names.filter(|name| *name != "ioctl_ficlone").collect()
+}
+
+/// A fork of a directory with some small files, in which everything was looked at, and whose directory stands in the upper.
+fn looked_at() -> Fork {
+    let fork = fork(|base| {
+        fs::create_dir(base.join("d")).expect("room");
+        for name in ["first", "f", "g", "h"] {
+            fs::write(base.join("d").join(name), "some text\n").expect("room");
+        }
+    });
+    // What is found out with the first copy and the first new file is known from then on.
+    let first = fork.id("d/first");
+    fork.overlay.write(first, 0, b"x", false).expect("room");
+    fork.touch("d", "second");
+    for name in ["f", "g", "h"] {
+        fork.id(&format!("d/{name}"));
+    }
+    fork
+}
+
+const STAGED: [&str; 6] = ["openat2", "statx", "openat", "pread", "fsetxattr", "flistxattr"];
+const PLACED: [&str; 5] = ["statx", "write", "statx", "renameat_with", "utimensat"];
+
+fn without<'a>(calls: &[&'a str], name: &str) -> Vec<&'a str> {
+    calls.iter().copied().filter(|call| *call != name).collect()
+}
+
+#[test]
+fn a_new_file() {
+    let fork = looked_at();
+    let dir = fork.id("d");
+    let mut node = 0;
+    let made = calls(|| {
+        node = fork.overlay.mknod(me(), dir, OsStr::new("new"), 0o100_644, 0, 0)?.node;
+        Ok(())
+    });
+    // The directory has lowers, so it is looked there, too.
+    assert_eq!(made, ["statx", "statx", "openat", "statx"]);
+    let asked = calls(|| match fork.overlay.getxattr(node, OsStr::new("security.capability")) {
+        Err(Errno::NODATA) => Ok(()),
+        other => other.map(drop),
+    });
+    assert_eq!(asked, [""; 0], "it is new: it has none");
+    assert_eq!(calls(|| fork.overlay.write(node, 0, b"text", false)), ["pwrite"]);
+}
+
+#[test]
+fn a_base_file_that_is_written_anew() {
+    let fork = looked_at();
+    let node = fork.id("d/f");
+    let empty = SetAttr { size: Some(0), ..SetAttr::default() };
+    let cut = calls(|| fork.overlay.setattr(me(), node, &empty));
+    // The last is for the answer.
+    assert_eq!(cut, [&STAGED[..], &PLACED[..], &["statx"]].concat());
+    assert_eq!(calls(|| fork.overlay.write(node, 0, b"text", false)), ["pwrite"]);
+    assert_eq!(fork.content("d/f"), b"text");
+}
+
+#[test]
+fn a_base_file_that_is_written_to() {
+    let fork = looked_at();
+    let node = fork.id("d/f");
+    let written = calls(|| fork.overlay.write(node, 0, b"S", false));
+    let whole = [&STAGED[..], &["futimens"], &PLACED[..], &["pwrite"]].concat();
+    // Where blocks are shared, what is written is only the new text.
+    let copied = without(&written, "pwrite").len();
+    assert_eq!(without(&written, "pwrite"), without(&whole, "pwrite"));
+    assert!((copied + 1..=copied + 2).contains(&written.len()), "{written:?}");
+    assert_eq!(fork.content("d/f"), b"Some text\n");
+}
