@@ -23,27 +23,49 @@ const TEMP: &str = ".tmp.";
 /// any point and, once it has returned, a power cut. Two writers at once do not mix: the last rename wins. What a killed
 /// writer leaves beside the file is invisible to readers and taken away by [`sweep`].
 pub fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
-    write(path, bytes, mode, true)
+    write(path, bytes, mode, Sync::First)
 }
 
-/// The same for a killed process; after a power cut the name may lead to anything, or nowhere.
-pub fn write_unsynced(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
-    write(path, bytes, mode, false)
+/// When the content of a new file is brought to the disk. A killed process always leaves the old one or the new one, whole;
+/// what differs is what a power cut leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sync {
+    /// Before it gets its name, which is brought there as well: the old file or the new one.
+    First,
+    /// After its name, and what else is new in the directory, which on many file systems is one way to the disk instead of two:
+    /// the new one once the call has returned. Before that also an empty one, or none: for a file that is worth nothing
+    /// until then.
+    Last,
+    /// Nobody waits for it, but it is on its way before the file gets its name. Where a file system keeps that order (ext4) a
+    /// power cut leaves no empty file; else anything.
+    Begun,
+    /// Whenever the file system gets to it: anything.
+    Never,
 }
 
-fn write(path: &Path, bytes: &[u8], mode: u32, sync: bool) -> Result<()> {
+/// Writes a file as [`write_atomic`] does, with the content synced when `sync` says.
+pub fn write(path: &Path, bytes: &[u8], mode: u32, sync: Sync) -> Result<()> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(Error::new(Kind::Usage, "not the path of a file:").at(path));
     };
     let dir = open_dir(parent)?;
     let temp = temp_name();
     let temp = At::new(&dir, &temp);
-    let done = fill(temp, bytes, mode, sync).and_then(|()| {
+    let done = fill(temp, bytes, mode).and_then(|file| {
+        match sync {
+            Sync::First => sync_content(&file)?,
+            // Where it cannot be begun it only takes longer.
+            Sync::Begun | Sync::Last => drop(calls::begin_writeback(&file)),
+            Sync::Never => {}
+        }
         fault::point("durable.rename")?;
         temp.rename(At::new(&dir, name))?;
-        if sync {
+        if matches!(sync, Sync::First | Sync::Last) {
             fault::point("durable.sync_dir")?;
             calls::fsync(&dir)?;
+        }
+        if sync == Sync::Last {
+            sync_content(&file)?;
         }
         Ok(())
     });
@@ -54,17 +76,18 @@ fn write(path: &Path, bytes: &[u8], mode: u32, sync: bool) -> Result<()> {
     done.context("cannot write", path)
 }
 
-fn fill(temp: At<'_>, bytes: &[u8], mode: u32, sync: bool) -> io::Result<()> {
+fn fill(temp: At<'_>, bytes: &[u8], mode: u32) -> io::Result<calls::File> {
     fault::point("durable.create")?;
     let mut file = calls::File::from(temp.create(OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, mode)?);
     // The umask of the process has no say in the mode of our own records.
     calls::fchmod(&file, Mode::from_raw_mode(mode))?;
     file.put(bytes)?;
-    if sync {
-        fault::point("durable.sync")?;
-        calls::fsync(&file)?;
-    }
-    Ok(())
+    Ok(file)
+}
+
+fn sync_content(file: &calls::File) -> io::Result<()> {
+    fault::point("durable.sync")?;
+    Ok(calls::fsync(file)?)
 }
 
 /// A name that no other writer uses: pid and a counter tell writers of one machine apart, and `O_EXCL` the rest.
@@ -131,6 +154,8 @@ mod tests {
             assert_eq!(std::fs::read_dir(dir.path()).expect("listable").count(), 1, "nothing beside it");
         }
         assert_eq!(std::fs::metadata(&path).expect("there").permissions().mode() & 0o7777, 0o640);
+        let (_, points) = fault::scoped(vec![], || write(&path, b"new", 0o600, Sync::Last).expect("counted"));
+        assert_eq!(points, ["durable.create", "durable.rename", "durable.sync_dir", "durable.sync"]);
     }
 
     #[test]

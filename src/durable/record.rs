@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{write_atomic, write_unsynced};
+use super::{Sync, write};
 use crate::error::{Context, Error, Kind, Result};
 use crate::sys::calls::File;
 
@@ -42,14 +42,14 @@ struct In {
     record: Value,
 }
 
-/// Writes a record, readable by the owner alone, with the guarantee of [`write_atomic`].
+/// Writes a record, readable by the owner alone, with the guarantee of [`write_atomic`](super::write_atomic).
 pub fn write_record<T: Record>(path: &Path, record: &T) -> Result<()> {
-    write_atomic(path, &encode(path, record)?, 0o600)
+    write_record_as(path, record, Sync::First)
 }
 
-/// The same with the guarantee of [`write_unsynced`].
-pub fn write_record_unsynced<T: Record>(path: &Path, record: &T) -> Result<()> {
-    write_unsynced(path, &encode(path, record)?, 0o600)
+/// The same with the guarantee of [`write`](super::write) with this `sync`.
+pub fn write_record_as<T: Record>(path: &Path, record: &T, sync: Sync) -> Result<()> {
+    write(path, &encode(path, record)?, 0o600, sync)
 }
 
 fn encode<T: Record>(path: &Path, record: &T) -> Result<Vec<u8>> {

@@ -1,6 +1,6 @@
 //! Finding a fork by what a person types: its id, its label, or the beginning of either.
 
-use super::{Record, Store, labels};
+use super::{Record, Store, labels, record};
 use crate::error::{Error, Kind, Result};
 
 /// A record, or what is wrong with it; the directory's id either way.
@@ -8,12 +8,13 @@ pub type Listed = (super::Id, Result<Record>);
 
 /// All forks of a store, oldest first; those with an unreadable record last, each with what is wrong.
 ///
-/// A directory without a record is no fork (yet): it is left out.
+/// A directory without a record, or with nothing but an empty one, is no fork (yet): it is left out.
 pub fn all(store: &Store) -> Result<Vec<Listed>> {
     let mut forks = Vec::new();
     for id in store.ids()? {
         match Record::read(&store.fork(&id)) {
             Ok(None) => {}
+            Err(_) if record::is_lost(&store.fork(&id)) => {}
             Ok(Some(record)) if record.id != id => {
                 let what = format!("holds the record of another fork, {}:", record.id);
                 forks.push((id.clone(), Err(Error::new(Kind::Corrupt, what).at(store.fork(&id)))));

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::pending::Pending;
 use super::{Base, Id, Label, Owner, Record, State, Store, base, find, labels, now, origin, preserved, trash, users};
-use crate::durable::{FileLock, Wait, fault, sync_dir};
+use crate::durable::{FileLock, Sync, Wait, fault, sync_dir};
 use crate::error::{Context, Error, Kind, Result};
 use crate::server::Client;
 use crate::strategy::{self, Hide, Symlinks, Way, Wishes};
@@ -210,7 +210,7 @@ impl Forks {
         // A recovery may have seen the mark, and look whether there is a record yet.
         let lock = FileLock::acquire(&dir.join(super::LOCK), "create", Wait::For(PATIENCE))?;
         record.write(&dir)?;
-        if !record.temporary {
+        if record.sync() == Sync::First {
             sync_dir(&self.store.forks())?;
         }
         Ok((record, lock))
@@ -246,7 +246,7 @@ impl Forks {
         }
         record.advisories.extend(left_out(&record.hide, record.strategy));
         record.refusals = chosen.refusals;
-        record.enter(State::Live, dir)?;
+        record.complete(dir)?;
         fault_point("fork.live")
     }
 

@@ -10,11 +10,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use super::{Id, Label, Owner, journal, preserved};
-use crate::durable::{self, read_record, write_record, write_record_unsynced};
+use crate::durable::{self, Sync, read_record, sync_dir, write_record_as};
 use crate::error::{Context, Error, Kind, Result};
 use crate::names::RelPath;
 use crate::strategy::{Hide, Limits, Refusal, Site, Way};
-use crate::sys::{Ident, Stat, Time, open_root};
+use crate::sys::{Ident, Stat, Time, calls, open_root};
 
 /// The name of the record in a fork's directory.
 pub const RECORD: &str = "fork.json";
@@ -23,7 +23,7 @@ pub const RECORD: &str = "fork.json";
 ///
 /// | state | recorded | found by recovery while nobody holds the fork's lock |
 /// |---|---|---|
-/// | `creating` | before the strategy makes anything | destroyed and deleted: nobody was given it yet |
+/// | `creating` | before the strategy makes anything, not synced | destroyed and deleted: nobody was given it yet |
 /// | `live` | when the fork is complete | mounted again where its mount is gone |
 /// | `merging` | by a merge, before its first step | the merge's journal is finished or undone, then live or removing |
 /// | `removing` | before the mount goes | destroyed, moved to the trash, deleted |
@@ -179,10 +179,34 @@ impl Record {
         read_record(&dir.join(RECORD))
     }
 
-    /// Writes it, whole or not at all; durably, unless the fork is temporary.
+    /// Writes it, whole or not at all; durably, where somebody [waits for that](Self::sync).
     pub fn write(&self, dir: &Path) -> Result<()> {
-        let path = dir.join(RECORD);
-        if self.temporary { write_record_unsynced(&path, self) } else { write_record(&path, self) }
+        write_record_as(&dir.join(RECORD), self, self.sync())
+    }
+
+    /// When it has to be on the disk. Nobody waits for that of a temporary fork, nor for that of an overlay that nobody was given
+    /// yet: a power cut may take such a one along, or leave its record empty ([`is_lost`]). (The other ways have
+    /// entries in a repository to undo, or take long anyhow.)
+    pub(super) fn sync(&self) -> Sync {
+        if self.temporary {
+            Sync::Never
+        } else if self.state == State::Creating && self.strategy == Way::Overlay {
+            Sync::Begun
+        } else {
+            Sync::First
+        }
+    }
+
+    /// Records that a fork that was being made is complete; durably, its name included, unless it is temporary.
+    pub(super) fn complete(&mut self, dir: &Path) -> Result<()> {
+        if self.temporary {
+            return self.enter(State::Live, dir);
+        }
+        (self.state, self.state_since) = (State::Live, now());
+        write_record_as(&dir.join(RECORD), self, Sync::Last)?;
+        dir.parent().map_or(Ok(()), sync_dir)?;
+        journal::note(dir, self.state.as_str(), "");
+        Ok(())
     }
 
     /// Records that the fork enters a state.
@@ -241,6 +265,14 @@ impl Record {
             _ => tree,
         }
     }
+}
+
+/// Whether there is no more in a fork's directory than an empty record: a power cut came while it was being made. As good as
+/// none at all.
+pub(super) fn is_lost(dir: &Path) -> bool {
+    let nothing_in = |name: &str| calls::names_if_any(&dir.join(name)).is_ok_and(|names| names.is_empty());
+    let record = calls::File::read(&dir.join(RECORD));
+    record.is_ok_and(|bytes| bytes.iter().all(|&byte| byte == 0)) && nothing_in("upper") && nothing_in("mnt")
 }
 
 /// How long ago that was; zero for a time that is still to come, however far off.

@@ -6,12 +6,12 @@
 use rustix::fs::CWD;
 
 use super::forks::{Forks, Locked};
-use super::{Id, Record, State, Store, find, labels, merging, pending, trash};
+use super::{Id, Record, State, Store, find, labels, merging, pending, record, trash};
 use crate::durable::{FileLock, Wait};
-use crate::error::{Context, Kind, Result};
+use crate::error::{Kind, Result};
 use crate::server::{Client, MountSpec};
 use crate::strategy::{Overlay, Way};
-use crate::sys::{At, calls};
+use crate::sys::At;
 
 impl Forks {
     /// Finishes or undoes the transitions that killed commands left, and makes sure that the forks that were mounted
@@ -57,6 +57,7 @@ impl Forks {
         let locked = match self.lock_with(id, "recovery", Wait::No) {
             // Somebody is at it.
             Err(e) if e.kind() == Kind::Locked => return Ok(()),
+            Err(_) if record::is_lost(&self.store().fork(id)) => None,
             other => other?,
         };
         let Some(mut locked) = locked else { return self.settle_recordless(id) };
@@ -81,12 +82,11 @@ impl Forks {
         Ok(())
     }
 
-    /// A directory without a record: its maker was killed before it wrote one. Under the store's lock, since makers hold
-    /// that from before the directory is there until the record is.
+    /// A directory without a record: its maker was killed before it wrote one, or a power cut came before that was on the
+    /// disk. Under the store's lock, since makers hold that from before the directory is there until the record is.
     fn settle_recordless(&self, id: &Id) -> Result<()> {
         let _store = FileLock::acquire(&self.store().lock_path(), "recovery", Wait::For(super::forks::PATIENCE))?;
-        let dir = self.store().fork(id);
-        if calls::exists(&dir).context("cannot look for", &dir)? && Record::read(&dir)?.is_none() {
+        if is_abandoned(self.store(), id) {
             trash::discard(self.store(), id, true)?;
         }
         pending::remove(self.store(), id);
@@ -135,5 +135,9 @@ pub fn mounted(store: &Store) -> Vec<MountSpec> {
 /// Whether a directory is a fork's that was never completed: no record, and nobody at it.
 pub(super) fn is_abandoned(store: &Store, id: &Id) -> bool {
     let dir = store.fork(id);
-    At::new(&CWD, &dir).stat().is_ok_and(|stat| stat.is_dir()) && matches!(Record::read(&dir), Ok(None))
+    At::new(&CWD, &dir).stat().is_ok_and(|stat| stat.is_dir())
+        && match Record::read(&dir) {
+            Ok(record) => record.is_none(),
+            Err(_) => record::is_lost(&dir),
+        }
 }

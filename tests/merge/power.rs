@@ -36,15 +36,21 @@ impl Scene {
     }
 
     /// Runs a command to its end; the images at each of its stops, and one of the end.
-    #[expect(clippy::zombie_processes, reason = "waited for by its number, which tells of stops as well")]
     fn cut(&self, args: &[&str]) -> Vec<PathBuf> {
+        self.cut_at(STOPS, args, || {})
+    }
+
+    /// The same for other stops, with something that happens at each.
+    #[expect(clippy::zombie_processes, reason = "waited for by its number, which tells of stops as well")]
+    fn cut_at(&self, stops: &str, args: &[&str], meanwhile: impl Fn()) -> Vec<PathBuf> {
         Command::sync(&self.image.path());
         let mut command = self.treefork.command(args);
-        let child = command.env("TREEFORK_FAULT", STOPS).stdout(Stdio::null()).spawn().expect("starts");
+        let child = command.env("TREEFORK_FAULT", stops).stdout(Stdio::null()).spawn().expect("starts");
         let pid = Pid::from_child(&child);
         let mut images = Vec::new();
         loop {
             let (_, status) = waitpid(Some(pid), WaitOptions::UNTRACED).expect("a child").expect("it stops or ends");
+            meanwhile();
             images.push(self.image.copy(&format!("cut{}", images.len())));
             if !status.stopped() {
                 assert_eq!(status.exit_status(), Some(0), "{args:?}");
@@ -141,6 +147,7 @@ fn merges_and_forks_on_other_file_systems() {
     for &fs in other {
         merge_on(fs);
         fork_on(fs);
+        being_made_on(fs);
         synced_on(fs);
         // No blocks are shared between file systems.
         unsynced_on(fs, true);
@@ -175,6 +182,48 @@ fn fork_on(fs: Fs) {
         }
     }
     eprintln!("{}: {} power cuts in create, {} in remove", fs.name(), created.len(), removed.len());
+}
+
+/// Somebody else's sync brings the names to the disk that were made so far, and not what is in the files: at each step of
+/// making a fork, and after it, when something was written in it.
+#[test]
+fn a_fork_that_is_being_made_is_there_or_not() {
+    being_made_on(Fs::Ext4);
+}
+
+fn being_made_on(fs: Fs) {
+    let scene = Scene::new(fs);
+    let base = scene.base.to_str().expect("text").to_owned();
+    scene.treefork.create(&scene.base, "other");
+    let stops = "fork.claimed:pause;fork.labelled:pause;fork.recorded:pause;fork.made:pause;durable.rename:pause@*;\
+                 durable.sync:pause@*;durable.sync_dir:pause@*;sys.fsync:pause@*;sys.mkdir:pause@*;fork.live:pause";
+    let sync = || {
+        let script = "import os\nfd = os.open('foreign', os.O_RDWR | os.O_CREAT); os.write(fd, b'x'); os.fsync(fd)";
+        scene.treefork.env().command_in(&scene.image.path(), "python3").args(["-c", script]).ok();
+    };
+    let images = scene.cut_at(stops, &["create", &base, "--label", "cutfork"], sync);
+    let mut there = Vec::new();
+    for (n, image) in images.iter().enumerate() {
+        let what = format!("{} cut at {n} of {}", fs.name(), images.len());
+        scene.start(image);
+        // Brings everything in order.
+        scene.treefork.ok(["path", "other"]);
+        there.push(labels(&scene).contains("\"cutfork\""));
+        if !there[n] {
+            scene.treefork.create(&scene.base, "cutfork");
+        }
+        let fork = PathBuf::from(scene.treefork.ok(["path", "cutfork"]).text());
+        assert_same(&scene.files(&scene.base), &scene.files(&fork), &what);
+        scene.treefork.fails(1, ["create", &base, "--label", "cutfork"]);
+        scene.treefork.ok(["doctor"]);
+        // Too young to be left of something, otherwise.
+        scene.treefork.env().sh(&scene.image.path(), "touch -d '2 minutes ago' store/forks/*");
+        scene.treefork.ok(["gc"]);
+        let forks = std::fs::read_dir(scene.image.path().join("store/forks")).expect("there").count();
+        assert_eq!(forks, 2, "{what}");
+    }
+    assert_eq!(there.last(), Some(&true), "what was answered is there");
+    eprintln!("{}: {} power cuts in create, {there:?}", fs.name(), images.len());
 }
 
 fn labels(scene: &Scene) -> String {
