@@ -57,7 +57,9 @@ impl Digest {
 
 impl Serialize for Digest {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let digits: String = self.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let digit = |half: u8| char::from(DIGITS[usize::from(half)]);
+        let digits: String = self.0.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect();
         serializer.serialize_str(&digits)
     }
 }
@@ -93,6 +95,8 @@ struct Tail {
     file: File,
     /// The file may end in a part of a line: of a writer that was killed, or of a write for which there was no room.
     torn: bool,
+    /// The path that was noted last: an operation may note one twice, when it copies an object up and when it moves it.
+    last: Option<RelPath>,
 }
 
 impl Ledger {
@@ -100,20 +104,25 @@ impl Ledger {
     pub fn open(work: &OwnedFd) -> Result<Self, Errno> {
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
         let file = File::from(At::new(work, FILE).create(flags, 0o600)?);
-        Ok(Self(Mutex::new(Tail { file, torn: true })))
+        Ok(Self(Mutex::new(Tail { file, torn: true, last: None })))
     }
 
-    /// Notes the state of the base object at `path`, before it is covered; the bytes that this takes.
+    /// Notes the state of the base object at `path`, before it is covered, if that was not the last that was noted; the bytes
+    /// that this takes.
     pub fn note(&self, path: &RelPath, state: BaseState) -> Result<u64, Errno> {
-        let text =
-            serde_json::to_vec(&Line { path: path.clone(), state }).expect("numbers and strings always serialise");
         let mut tail = self.0.lock();
+        if tail.last.as_ref() == Some(path) {
+            return Ok(0);
+        }
+        let line = Line { path: path.clone(), state };
+        let text = serde_json::to_vec(&line).expect("numbers and strings always serialise");
         // A line of its own whatever the file ends in; readers skip what is empty or torn.
         let start: &[u8] = if tail.torn { b"\n" } else { b"" };
-        let line = [start, &text, b"\n"].concat();
-        let done = tail.file.put(&line);
+        let text = [start, &text, b"\n"].concat();
+        let done = tail.file.put(&text);
         tail.torn = done.is_err();
-        done.map(|()| line.len() as u64)
+        tail.last = done.is_ok().then_some(line.path);
+        done.map(|()| text.len() as u64)
     }
 
     /// How long the ledger is, in bytes.

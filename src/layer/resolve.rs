@@ -30,7 +30,7 @@ pub struct LowerDir {
 }
 
 /// What a name means.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Found {
     /// Not a directory, in the upper.
     Upper {
@@ -59,6 +59,17 @@ pub enum Found {
     },
 }
 
+/// What the upper itself says of a name.
+#[expect(clippy::large_enum_variant, reason = "made and taken apart at once")]
+enum Own {
+    /// Nothing: the lowers decide.
+    Nothing,
+    /// There is no such name, whatever the lowers have.
+    Whiteout,
+    /// It has an entry.
+    Entry(Found),
+}
+
 /// The upper directory that a name is looked up in.
 #[derive(Clone, Copy, Debug)]
 pub struct UpperDir<'a> {
@@ -67,6 +78,9 @@ pub struct UpperDir<'a> {
     /// Whether whiteouts in attribute form may stand in it.
     pub attribute_whiteouts: bool,
 }
+
+/// Says what a non-directory in the upper was copied from.
+pub type OriginOf<'a> = dyn Fn(At<'_>, &Stat) -> Result<Option<Origin>, Errno> + 'a;
 
 /// A directory being looked into: its place in the upper and in the lowers.
 pub struct Scope<'a> {
@@ -78,22 +92,43 @@ pub struct Scope<'a> {
     pub layers: &'a [Arc<Layer>],
     /// Opens a lower directory, checked to be the one that was found.
     pub open: &'a dyn Fn(&LowerDir) -> Result<Arc<OwnedFd>, Errno>,
+    /// The origin of a non-directory in the upper.
+    pub origin: &'a OriginOf<'a>,
     /// Which names of the lowers are not shown.
     pub hidden: &'a Hidden,
 }
 
 impl Scope<'_> {
     /// What `name` means here.
-    pub fn find(&self, name: &OsStr, origins: Option<&Origins>) -> Result<Option<Found>, Errno> {
-        let Some(upper) = self.upper else { return self.find_below(name) };
+    pub fn find(&self, name: &OsStr) -> Result<Option<Found>, Errno> {
+        match self.own(name)? {
+            Own::Entry(found) => Ok(Some(found)),
+            Own::Whiteout => Ok(None),
+            Own::Nothing => self.find_below(name),
+        }
+    }
+
+    /// What `name` means here, and what it means in the lowers.
+    pub fn find_both(&self, name: &OsStr) -> Result<(Option<Found>, Option<Found>), Errno> {
+        let (own, below) = (self.own(name)?, self.find_below(name)?);
+        Ok(match own {
+            Own::Entry(found) => (Some(found), below),
+            Own::Whiteout => (None, below),
+            Own::Nothing => (below.clone(), below),
+        })
+    }
+
+    /// What the upper says of `name`.
+    fn own(&self, name: &OsStr) -> Result<Own, Errno> {
+        let Some(upper) = self.upper else { return Ok(Own::Nothing) };
         let at = At { dir: upper.fd, name };
-        let Some(stat) = at.try_stat()? else { return self.find_below(name) };
+        let Some(stat) = at.try_stat()? else { return Ok(Own::Nothing) };
         if marks::of_upper(at, |at| marks::is_whiteout(at, &stat, upper.attribute_whiteouts))? {
-            return Ok(None);
+            return Ok(Own::Whiteout);
         }
         if !stat.is_dir() {
-            let origin = upper_origin(at, &stat, origins)?;
-            return Ok(Some(Found::Upper { stat, origin }));
+            let origin = (self.origin)(at, &stat)?;
+            return Ok(Own::Entry(Found::Upper { stat, origin }));
         }
         let marks = marks::of_upper(at, DirMarks::read)?;
         let (lowers, top) = if marks.opaque {
@@ -106,7 +141,7 @@ impl Scope<'_> {
                 _ => (Vec::new(), None),
             }
         };
-        Ok(Some(Found::Dir { upper: Some((stat, marks)), lowers, top }))
+        Ok(Own::Entry(Found::Dir { upper: Some((stat, marks)), lowers, top }))
     }
 
     /// What `name` means in the lowers alone: what the upper hides, or would show without its own entry.
@@ -183,7 +218,8 @@ fn link_at(layers: &[Arc<Layer>], path: &RelPath) -> Result<Option<OsString>, Er
     let (mut lowers, _) = dirs_at(layers, &RelPath::root())?;
     let mut names = path.as_path().iter().peekable();
     while let Some(name) = names.next() {
-        let scope = Scope { upper: None, lowers: &lowers, layers, open: &open, hidden: &Hidden::default() };
+        let hidden = &Hidden::default();
+        let scope = Scope { upper: None, lowers: &lowers, layers, open: &open, origin: &|_, _| Ok(None), hidden };
         match scope.merged_below(name)? {
             Some(Found::Dir { lowers: below, .. }) => lowers = below,
             Some(Found::Lower { layer, path, stat }) if stat.is_symlink() && names.peek().is_none() => {

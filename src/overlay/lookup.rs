@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::fds::{Opened, Slot};
 use super::node::{Dir, DirState, File, FileState, Kind, Link, Node, Place};
 use super::quota::Charged;
-use super::{Attr, Entry, FOREVER, Lookup, MOMENT, Overlay, ROOT, Result, Upper};
+use super::{Attr, Entry, FOREVER, Lookup, MOMENT, Overlay, ROOT, Result};
 use crate::layer::index::Key;
 use crate::layer::marks::{DirMarks, Origin};
 use crate::layer::resolve::{Found, LowerDir, Scope, UpperDir};
@@ -23,9 +23,6 @@ use crate::sys::{At, Ident, Stat, open_beneath};
 
 /// So many names of one directory are remembered that the kernel was told do not exist. Of more, it is told so each time.
 const ABSENT: usize = 10_000;
-
-/// Set in the numbers of objects that are new in an upper on another device than the base.
-const ELSEWHERE: u64 = 1 << 63;
 
 impl Overlay {
     /// What `name` means in `parent`; a node that is found counts as looked up once more.
@@ -93,8 +90,12 @@ impl Overlay {
 
     /// What `name` means in the directory, on disk. The caller holds `names`.
     pub(super) fn find(&self, parent: &Arc<Node>, name: &OsStr) -> Result<Option<Found>> {
-        let origins = self.upper.as_ref().map(|upper| &upper.origins);
-        self.in_scope(parent, |scope| scope.find(name, origins))
+        self.in_scope(parent, |scope| scope.find(name))
+    }
+
+    /// The same together with what it means in the lowers of the directory.
+    pub(super) fn find_both(&self, parent: &Arc<Node>, name: &OsStr) -> Result<(Option<Found>, Option<Found>)> {
+        self.in_scope(parent, |scope| scope.find_both(name))
     }
 
     /// What `name` means in the lowers of the directory alone.
@@ -126,6 +127,7 @@ impl Overlay {
             lowers: &lowers,
             layers: &layers,
             open: &|lower| Ok(self.lower_dir(parent, lower)?.1),
+            origin: &|at, stat| self.origin_of(at, stat),
             hidden: &self.hidden,
         })
     }
@@ -288,40 +290,6 @@ impl Overlay {
         dir.watched.store(false, Ordering::Relaxed);
         self.forget_listing(node);
         Ok(())
-    }
-
-    /// Node number, device and identity of an object in the upper.
-    fn identity(&self, stat: &Stat, origin: Option<Origin>) -> (u64, u64, Ident) {
-        match origin {
-            Some(origin) if origin.dev == self.made_on => (origin.ident.ino, self.base_dev, origin.ident),
-            // 0 is nobody's number: an alias will be given.
-            Some(origin) => (0, origin.dev, origin.ident),
-            None if stat.dev == self.base_dev => (stat.ino, stat.dev, stat.ident()),
-            None => (stat.ino | ELSEWHERE, stat.dev, stat.ident()),
-        }
-    }
-
-    /// The number by which a mark of origin calls a device.
-    pub(super) fn written_dev(&self, dev: u64) -> u64 {
-        // Another device that has the old number of the base's by now gets one that no device has.
-        match dev {
-            dev if dev == self.base_dev => self.made_on,
-            dev if dev == self.made_on => u64::MAX,
-            other => other,
-        }
-    }
-
-    fn lower_id(&self, stat: &Stat) -> u64 {
-        if stat.dev == self.base_dev && stat.ino < 1 << 62 { stat.ino } else { 0 }
-    }
-
-    /// The number that an object in the upper shows.
-    pub(super) fn shown_ino(&self, upper: &Upper, ino: u64, origin: Option<Origin>) -> u64 {
-        match origin {
-            Some(origin) => origin.ident.ino,
-            None if upper.dev == self.base_dev => ino,
-            None => ino | ELSEWHERE,
-        }
     }
 
     /// An answer about a node; its lookup has been counted already.

@@ -10,6 +10,7 @@
 //! | `node` | the nodes, their places on disk, and the order of locks |
 //! | `fds` | descriptors kept open between operations |
 //! | `lookup` | from a name to a node, and from a node to descriptors |
+//! | `identity` | which number an object goes by |
 //! | `attr` | reading and setting attributes; time stamps of directories |
 //! | `copyup`, `stage`, `shell` | bringing an object into the upper before its first change, and directories as the way to it |
 //! | `large`, `partial` | large files, which come up block by block |
@@ -37,6 +38,7 @@ mod data;
 mod drift;
 mod fds;
 mod flush;
+mod identity;
 mod large;
 mod listing;
 mod lookup;

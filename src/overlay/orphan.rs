@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use rustix::fs::OFlags;
 
-use super::fds::{FdCache, Held};
+use super::fds::{FdCache, Held, Slot};
 use super::node::Node;
 use super::remove::discard_dir;
 use super::{Overlay, Result, Upper};
@@ -60,16 +60,6 @@ impl Grip {
         u32::from(matches!(self, Grip::Named(_)))
     }
 
-    /// Keeps an entry that is about to lose its name.
-    pub(super) fn of(fds: &Arc<FdCache>, upper: &Upper, entry: At<'_>) -> Result<Self> {
-        if let Some(held) = fds.hold(|| entry.open(OFlags::PATH).map(Arc::new))? {
-            return Ok(Grip::Open(held));
-        }
-        let name = upper.staging.name();
-        entry.link_to(upper.staging.at(&name))?;
-        Ok(Grip::Named(Aside::new(upper, name)))
-    }
-
     /// Keeps what stands in the staging area, which has no other name.
     pub(super) fn of_staged(fds: &Arc<FdCache>, upper: &Upper, name: OsString) -> Result<Self> {
         let aside = Aside::new(upper, name);
@@ -79,6 +69,21 @@ impl Grip {
 }
 
 impl Overlay {
+    /// Keeps the file behind an entry of the upper that is about to lose its name, by the descriptor that is open already if
+    /// there is one.
+    pub(super) fn grip(&self, upper: &Upper, node: &Node, entry: At<'_>) -> Result<Grip> {
+        let open = || match self.fds.get(self.owner, node.id, Slot::Write) {
+            Some(opened) => Ok(Arc::clone(&opened.fd)),
+            None => entry.open(OFlags::PATH).map(Arc::new),
+        };
+        if let Some(held) = self.fds.hold(open)? {
+            return Ok(Grip::Open(held));
+        }
+        let name = upper.staging.name();
+        entry.link_to(upper.staging.at(&name))?;
+        Ok(Grip::Named(Aside::new(upper, name)))
+    }
+
     /// A directory is about to be removed: the number of its object stays taken for as long as the node lives, which may be
     /// until some process leaves it.
     pub(super) fn pin(&self, node: &Arc<Node>) -> Result<()> {

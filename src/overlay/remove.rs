@@ -12,6 +12,7 @@ use std::sync::Arc;
 use rustix::fs::{OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
+use super::copyup::discard;
 use super::fds::{Opened, Slot};
 use super::node::{Kind, Node, Place};
 use super::orphan::Grip;
@@ -38,11 +39,11 @@ impl Overlay {
         let parent = self.node(parent)?;
         let upper = self.writable()?;
         let _names = self.names.read();
-        let found = self.find(&parent, name.as_os_str())?.ok_or(Errno::NOENT)?;
-        if let Found::Dir { .. } = found {
+        let (found, below) = self.find_both(&parent, name.as_os_str())?;
+        let found = found.ok_or(Errno::NOENT)?;
+        if is_dir(&found) {
             return Err(Errno::ISDIR);
         }
-        let below = self.find_below(&parent, name.as_os_str())?;
         self.note_hidden(upper, below.as_ref())?;
         let dir = self.copy_up_dir_to_remove(&parent)?;
         let _change = parent.dir()?.change.lock();
@@ -50,7 +51,7 @@ impl Overlay {
         self.unborrow(&parent)?;
         let leaving = self.before_leaving(upper, &parent, &name, found)?;
         let gone = match below {
-            Some(_) => self.cover(upper, &parent, &dir, &name),
+            Some(_) => self.cover(upper, &parent, &dir, &name, leaving.physical),
             None => At::new(&*dir.fd, &name).unlink(),
         };
         match gone {
@@ -105,7 +106,7 @@ impl Overlay {
                 Some(staged)
             }
             (true, false) => {
-                self.cover(upper, parent, &dir, name)?;
+                self.cover(upper, parent, &dir, name, false)?;
                 None
             }
             (false, _) => {
@@ -155,17 +156,19 @@ impl Overlay {
         }
     }
 
-    /// Puts a whiteout where the name is, replacing an upper file in one step.
-    pub(super) fn cover(&self, upper: &Upper, parent: &Arc<Node>, dir: &Opened, name: &Name) -> Result<()> {
+    /// Puts a whiteout where the name is, replacing an upper file in one step: `physical`, if one stands there.
+    fn cover(&self, upper: &Upper, parent: &Arc<Node>, dir: &Opened, name: &Name, physical: bool) -> Result<()> {
         self.allow_whiteouts(upper, parent, dir)?;
         let at = At::new(&*dir.fd, name);
-        match upper.staging.whiteout(at) {
-            Err(Errno::EXIST) => {
-                let staged = upper.staging.staged_whiteout()?;
-                upper.staging.at(&staged).rename(at)
+        if !physical {
+            match upper.staging.whiteout(at) {
+                // A whiteout that is there already.
+                Err(Errno::EXIST) => {}
+                other => return other,
             }
-            other => other,
         }
+        let staged = upper.staging.staged_whiteout()?;
+        upper.staging.at(&staged).rename(at).inspect_err(|_| discard(upper, &staged))
     }
 
     /// Marks a directory to hold whiteouts in attribute form, where they have that form.
@@ -206,10 +209,10 @@ impl Overlay {
         let orphan = match (&place, last || unreachable) {
             (Place::Upper, true) => {
                 let dir = self.upper_dir(parent)?;
-                Some(Grip::of(&self.fds, upper, At::new(&*dir.fd, name)))
+                Some(self.grip(upper, &node, At::new(&*dir.fd, name)))
             }
             (Place::Index(key), true) if last => {
-                Some(Grip::of(&self.fds, upper, At::new(upper.index.dir(), &key.file_name())))
+                Some(self.grip(upper, &node, At::new(upper.index.dir(), &key.file_name())))
             }
             _ => None,
         };

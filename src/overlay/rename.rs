@@ -18,6 +18,7 @@ use super::remove::is_dir;
 use super::shell::move_dir;
 use super::{Attr, Overlay, Result, Upper};
 use crate::layer::marks::{self, DirMarks};
+use crate::layer::resolve::Found;
 use crate::names::Name;
 use crate::sys::At;
 
@@ -37,6 +38,9 @@ struct Standing {
     node: Arc<Node>,
     attr: Attr,
 }
+
+/// What an end means: to the fork, and in its lowers alone.
+type Meaning = (Option<Standing>, Option<Found>);
 
 impl Standing {
     /// Whether it is a file that stands in a lower only.
@@ -64,19 +68,15 @@ impl Overlay {
         let from = End { parent: self.node(parent)?, name: Name::new(name)? };
         let to = End { parent: self.node(new_parent)?, name: Name::new(new_name)? };
         let exchange = flags.contains(RenameFlags::EXCHANGE);
-        let source = self.standing(&from)?.ok_or(Errno::NOENT)?;
-        let target = match self.standing(&to) {
-            Ok(target) => target,
-            Err(e) => {
-                self.forget(source.node.id, 1);
-                return Err(e);
-            }
-        };
+        let (source, below_from) = self.meaning(&from)?;
+        let source = source.ok_or(Errno::NOENT)?;
+        let (target, below_to) = self.meaning(&to).inspect_err(|_| self.forget(source.node.id, 1))?;
+        let below = (below_from.as_ref(), below_to.as_ref());
         let renamed = match &target {
             Some(_) if flags.contains(RenameFlags::NOREPLACE) => Err(Errno::EXIST),
             None if exchange => Err(Errno::NOENT),
-            Some(target) if exchange => self.exchange(upper, &from, &source, &to, target),
-            _ => self.replace(upper, &from, &source, &to, target.as_ref()),
+            Some(target) if exchange => self.exchange(upper, &from, &source, &to, target, below),
+            _ => self.replace(upper, &from, &source, &to, target.as_ref(), below),
         };
         let moved_dir = source.node.is_dir() || exchange && target.as_ref().is_some_and(|target| target.node.is_dir());
         if moved_dir {
@@ -92,14 +92,23 @@ impl Overlay {
         renamed
     }
 
-    fn standing(&self, end: &End) -> Result<Option<Standing>> {
+    fn meaning(&self, end: &End) -> Result<Meaning> {
         let _names = self.names.read();
-        let Some(found) = self.find(&end.parent, end.name.as_os_str())? else { return Ok(None) };
+        let (found, below) = self.find_both(&end.parent, end.name.as_os_str())?;
+        let Some(found) = found else { return Ok((None, below)) };
         let (node, attr) = self.enter(&end.parent, end.name.clone(), found)?;
-        Ok(Some(Standing { node, attr }))
+        Ok((Some(Standing { node, attr }), below))
     }
 
-    fn replace(&self, upper: &Upper, from: &End, source: &Standing, to: &End, target: Option<&Standing>) -> Result<()> {
+    fn replace(
+        &self,
+        upper: &Upper,
+        from: &End,
+        source: &Standing,
+        to: &End,
+        target: Option<&Standing>,
+        (below_from, below_to): (Option<&Found>, Option<&Found>),
+    ) -> Result<()> {
         match target {
             Some(target) if source.node.id == target.node.id => return Ok(()),
             Some(target) if source.node.is_dir() && !target.node.is_dir() => return Err(Errno::NOTDIR),
@@ -128,10 +137,8 @@ impl Overlay {
             (upper.room(&from.parent, At::object(&*from_dir.fd))?, upper.room(&to.parent, At::object(&*to_dir.fd))?);
         self.prepare(upper, from, &source.node, to)?;
         self.own_times(&[from, to], &[&source.node])?;
-        let below_from = self.find_below(&from.parent, from.name.as_os_str())?;
-        let below_to = self.find_below(&to.parent, to.name.as_os_str())?;
-        self.note_hidden(upper, below_from.as_ref())?;
-        self.note_hidden(upper, below_to.as_ref())?;
+        self.note_hidden(upper, below_from)?;
+        self.note_hidden(upper, below_to)?;
         let leaving = match target {
             Some(target) if !target.node.is_dir() => {
                 let found = self.find(&to.parent, to.name.as_os_str())?.ok_or(Errno::STALE)?;
@@ -172,7 +179,7 @@ impl Overlay {
         replaced: Option<&Node>,
     ) -> Result<()> {
         let (source, target) = (At::new(&*from_dir.fd, &from.name), At::new(&*to_dir.fd, &to.name));
-        let standing = target.try_stat()?;
+        let standing = if directory { target.try_stat()? } else { None };
         let mut aside = None;
         if let Some(replaced) = replaced.filter(|_| standing.is_some_and(|stat| stat.is_dir())) {
             // An empty directory may hold whiteouts, and then cannot be renamed over: it makes way first.
@@ -250,7 +257,15 @@ impl Overlay {
         })
     }
 
-    fn exchange(&self, upper: &Upper, from: &End, source: &Standing, to: &End, target: &Standing) -> Result<()> {
+    fn exchange(
+        &self,
+        upper: &Upper,
+        from: &End,
+        source: &Standing,
+        to: &End,
+        target: &Standing,
+        (below_from, below_to): (Option<&Found>, Option<&Found>),
+    ) -> Result<()> {
         for standing in [source, target] {
             if !standing.node.is_dir() {
                 self.copy_up(&standing.node, Bring::Blocks)?;
@@ -262,10 +277,8 @@ impl Overlay {
         into_itself(&source.node, &to.parent)?;
         into_itself(&target.node, &from.parent)?;
         let (from_dir, to_dir) = (self.copy_up_dir(&from.parent)?, self.copy_up_dir(&to.parent)?);
-        for end in [from, to] {
-            let below = self.find_below(&end.parent, end.name.as_os_str())?;
-            self.note_hidden(upper, below.as_ref())?;
-        }
+        self.note_hidden(upper, below_from)?;
+        self.note_hidden(upper, below_to)?;
         self.prepare(upper, from, &source.node, to)?;
         self.prepare(upper, to, &target.node, from)?;
         let (at, other) = (At::new(&*from_dir.fd, &from.name), At::new(&*to_dir.fd, &to.name));
@@ -276,8 +289,12 @@ impl Overlay {
         Ok(())
     }
 
-    /// The name still means the node (somebody else may have changed the base meanwhile).
+    /// The name still means the node. Somebody else may have changed the base meanwhile, which a file that was copied up does
+    /// not mind.
     fn still(&self, end: &End, node: &Arc<Node>) -> Result<()> {
+        if !node.is_dir() {
+            return if node.known_as(&end.parent, &end.name) { Ok(()) } else { Err(Errno::STALE) };
+        }
         let found = self.find(&end.parent, end.name.as_os_str())?.ok_or(Errno::STALE)?;
         if is_dir(&found) == node.is_dir() && node.known_as(&end.parent, &end.name) {
             Ok(())

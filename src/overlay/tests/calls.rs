@@ -79,3 +79,32 @@ fn a_base_file_that_is_written_to() {
     assert!((copied + 1..=copied + 2).contains(&written.len()), "{written:?}");
     assert_eq!(fork.content("d/f"), b"Some text\n");
 }
+
+#[test]
+fn a_base_file_that_is_renamed() {
+    let fork = looked_at();
+    let dir = fork.id("d");
+    let rename = |from, to| fork.overlay.rename(dir, OsStr::new(from), dir, OsStr::new(to), RenameFlags::empty());
+    let renamed = calls(|| rename("f", "new"));
+    // Each name is looked at in the upper and in the base; the second line of the ledger is left out.
+    let whole = [&["statx"; 4], &STAGED[..], &["futimens"], &PLACED[..], &["renameat_with"]].concat();
+    assert_eq!(without(&renamed, "pwrite"), whole);
+    assert_eq!(calls(|| rename("new", "newer")), ["statx", "lgetxattr", "statx", "statx", "statx", "renameat_with"]);
+    let made = fork.touch("d", "made");
+    assert_eq!(calls(|| rename("made", "again")), ["statx", "statx", "statx", "statx", "renameat_with"]);
+    assert_eq!((fork.id("d/again"), fork.content("d/newer")), (made, b"some text\n".to_vec()));
+    assert_eq!(fork.names("d"), ["again", "first", "g", "h", "newer", "second"]);
+}
+
+#[test]
+fn a_name_that_is_removed() {
+    let fork = looked_at();
+    let dir = fork.id("d");
+    let unlink = |name| fork.overlay.unlink(dir, OsStr::new(name));
+    assert_eq!(calls(|| unlink("f")), ["statx", "statx", "write", "linkat"]);
+    // Its descriptor is kept for whoever has it open.
+    assert_eq!(calls(|| unlink("second")), ["statx", "statx", "unlinkat"]);
+    // What was changed has to make way for the whiteout in one step.
+    assert_eq!(calls(|| unlink("first")), ["statx", "lgetxattr", "statx", "write", "linkat", "renameat_with"]);
+    assert_eq!(fork.names("d"), ["g", "h"]);
+}
