@@ -157,23 +157,25 @@ impl Overlay {
         if let Some(ctime) = borrowed {
             stat.ctime = ctime;
         }
-        if upper && merged {
-            // What others add to or take from the lower directory changes the entries of this one, too.
-            stat.ctime = stat.ctime.max(self.lower_ctime(node).unwrap_or(stat.ctime));
+        if !upper || !merged {
+            return Ok(stat);
         }
+        let below = self.lower_stat(node).ok();
+        // What others add to or take from the lower directory changes the entries of this one, too.
+        stat.ctime = below.map_or(stat.ctime, |below| stat.ctime.max(below.ctime));
         // A file system that does not count subdirectories says 1; so do we, as on the base.
-        if upper && merged && stat.nlink > 1 {
-            stat.nlink = 2 + self.subdirectories(node)?;
+        if stat.nlink > 1 {
+            stat.nlink = 2 + self.subdirectories(node, stat.nlink - 2, below.as_ref())?;
         }
         Ok(stat)
     }
 
-    /// The change time of the lower directory that shows through a directory in the upper.
-    fn lower_ctime(&self, node: &Arc<Node>) -> Result<Time> {
+    /// What the lower directory shows that shows through a directory in the upper.
+    fn lower_stat(&self, node: &Arc<Node>) -> Result<Stat> {
         let lower = node.dir()?.state.read().lowers.first().cloned().ok_or(Errno::NOENT)?;
         let (layer, fd) = self.lower_dir(node, &lower)?;
         let at = At::object(&*fd);
-        Ok(self.without_our_names(&layer, layer.shown(at, at.stat()?)?).ctime)
+        Ok(self.without_our_names(&layer, layer.shown(at, at.stat()?)?))
     }
 
     /// Runs a call on the object behind a node, wherever it is. The caller holds `names`.

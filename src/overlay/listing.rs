@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering;
 
 use lru::LruCache;
 use rustix::fs::{FileType, OFlags};
+use rustix::io::Errno;
 
 use super::node::Node;
 use super::{DirEntry, Overlay, Result, Upper};
@@ -156,19 +157,50 @@ impl Overlay {
         })
     }
 
-    /// How many subdirectories a directory has.
-    pub(super) fn subdirectories(&self, node: &Arc<Node>) -> Result<u32> {
+    /// How many subdirectories a directory has that stands in the upper, with so many there, and in lowers, the first of which
+    /// has these attributes.
+    pub(super) fn subdirectories(&self, node: &Arc<Node>, own: u32, below: Option<&Stat>) -> Result<u32> {
         let dir = node.dir()?;
         if let Some(count) = dir.state.read().subdirectories {
             return Ok(count);
         }
         let epoch = dir.epoch.load(Ordering::Acquire);
-        let count = self.with_listing(node, |listing| listing.subdirectories)?;
+        let count = match below.and_then(|below| self.subdirectories_below(node, below)) {
+            Some(0) => own,
+            Some(more) => (own + more).saturating_sub(self.covered(node)?),
+            None => self.with_listing(node, |listing| listing.subdirectories)?,
+        };
         let mut state = dir.state.write();
         if dir.epoch.load(Ordering::Acquire) == epoch {
             state.subdirectories = Some(count);
         }
         Ok(count)
+    }
+
+    /// How many subdirectories a directory shows in its lowers, whose first has these attributes, if it can be told from those.
+    pub(super) fn subdirectories_below(&self, node: &Node, below: &Stat) -> Option<u32> {
+        let state = node.dir().ok()?.state.read();
+        let plain = state.lowers.len() == 1 && !state.lowers[0].layer.image && self.hidden.is_nothing();
+        // 1 is what a file system says that does not count them.
+        if plain { below.nlink.checked_sub(2) } else { None }
+    }
+
+    /// How many subdirectories of the lower are covered by what stands in the upper, be it a directory as well.
+    fn covered(&self, node: &Arc<Node>) -> Result<u32> {
+        let lower = node.dir()?.state.read().lowers.first().cloned().ok_or(Errno::STALE)?;
+        let (_, below) = self.lower_dir(node, &lower)?;
+        let opened = self.upper_dir(node)?;
+        marks::of_upper(At::object(&*opened.fd), |dir| {
+            let mut covered = 0;
+            for entry in Dir::read_from(&dir.open_quiet(OFlags::RDONLY | OFlags::DIRECTORY)?)? {
+                let entry = entry?;
+                let name = OsStr::from_bytes(entry.file_name().to_bytes());
+                if name != "." && name != ".." {
+                    covered += u32::from(At::new(&*below, name).try_stat()?.is_some_and(|stat| stat.is_dir()));
+                }
+            }
+            Ok(covered)
+        })
     }
 
     /// A subdirectory came (1) or went (-1).

@@ -5,6 +5,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rustix::fs::RenameFlags;
 use rustix::io::Errno;
@@ -78,6 +79,7 @@ impl Overlay {
             state.lowers.first().cloned().ok_or(Errno::STALE)?
         };
         let above = self.upper_dir(parent)?;
+        let epoch = dir.epoch.load(Ordering::Acquire);
         let (layer, from) = self.lower_dir(node, &lower)?;
         let stat = layer.shown(At::object(&*from), Stat::of(from.as_fd())?)?;
         let staged = upper.staging.name();
@@ -103,9 +105,12 @@ impl Overlay {
         if let Some(hold) = hold {
             hold.charge(node);
         }
+        let subdirectories = self.subdirectories_below(node, &stat);
         let mut state = dir.state.write();
         state.upper = true;
         state.borrowed_ctime = Some(stat.ctime);
+        // Empty as it is, it shows those of the lower, unless somebody has changed that meanwhile.
+        state.subdirectories = subdirectories.filter(|_| dir.epoch.load(Ordering::Acquire) == epoch);
         Ok(())
     }
 }

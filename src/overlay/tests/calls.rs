@@ -108,3 +108,40 @@ fn a_name_that_is_removed() {
     assert_eq!(calls(|| unlink("first")), ["statx", "lgetxattr", "statx", "write", "linkat", "renameat_with"]);
     assert_eq!(fork.names("d"), ["g", "h"]);
 }
+
+#[test]
+fn the_attributes_of_a_directory() {
+    let mut fork = fork(|base| {
+        for dir in ["d/a/x", "d/b", "d/c", "d/e", "leaf"] {
+            fs::create_dir_all(base.join(dir)).expect("room");
+        }
+        for file in ["d/f", "d/c/f", "leaf/f"] {
+            fs::write(base.join(file), "text").expect("room");
+        }
+    });
+    let attributes = |fork: &Fork, path: &str| {
+        let dir = fork.id(path);
+        let mut links = 0;
+        let calls = calls(|| fork.overlay.getattr(dir).map(|(attr, _)| links = attr.nlink));
+        (links, calls)
+    };
+    let overlay = Arc::clone(&fork.overlay);
+    let (dir, c) = (fork.id("d"), fork.id("d/c"));
+    fork.touch("leaf", "new");
+    // Neither side is listed to know how many subdirectories there are.
+    assert_eq!(attributes(&fork, "leaf"), (2, vec!["statx", "statx"]));
+    fork.touch("d/c", "new");
+    assert_eq!(attributes(&fork, "d"), (6, vec!["statx", "statx"]));
+    overlay.rmdir(dir, OsStr::new("b")).expect("empty");
+    overlay.unlink(dir, OsStr::new("f")).expect("there");
+    overlay.mkdir(me(), dir, OsStr::new("f"), 0o755, 0).expect("room");
+    overlay.mkdir(me(), c, OsStr::new("below"), 0o755, 0).expect("room");
+    fork.rename(("d", "e"), ("d", "moved")).expect("a directory");
+    fork.touch("d", "e");
+    assert_eq!(attributes(&fork, "d"), (6, vec!["statx", "statx"]), "a, c, f, moved");
+    drop(overlay);
+    fork.restart();
+    let (links, counted) = attributes(&fork, "d");
+    assert_eq!((links, attributes(&fork, "leaf").0, attributes(&fork, "d/c").0), (6, 2, 3), "{counted:?}");
+    assert_eq!(attributes(&fork, "d").1, ["statx", "statx"], "once counted it is known");
+}
