@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 const USAGE: &str =
-    "usage: cargo bench -- [--smoke] [--files N] [--forks N] [--rounds N] [--dir DIR] [--json FILE] [--markdown FILE] [--chart FILE]
+    "usage: cargo bench -- [--smoke] [--files N] [--forks N] [--rounds N] [--dir DIR] [--file-system ext4|xfs|btrfs] [--json FILE] [--markdown FILE] [--chart FILE]
                       [--subjects A,B] [--workloads A,B]";
 
 /// What to measure.
@@ -19,6 +19,8 @@ pub(crate) struct Plan {
     pub(crate) rounds: Option<usize>,
     /// Where the image lies.
     pub(crate) dir: PathBuf,
+    /// What the image is made as.
+    pub(crate) file_system: String,
     pub(crate) json: Option<PathBuf>,
     pub(crate) markdown: Option<PathBuf>,
     pub(crate) chart: Option<PathBuf>,
@@ -34,6 +36,7 @@ impl Plan {
             forks: 0,
             rounds: None,
             dir: std::env::temp_dir(),
+            file_system: "ext4".to_owned(),
             json: None,
             markdown: None,
             chart: None,
@@ -52,6 +55,7 @@ impl Plan {
                 "--forks" => plan.forks = value()?.parse().map_err(|_| USAGE.to_owned())?,
                 "--rounds" => plan.rounds = Some(value()?.parse().map_err(|_| USAGE.to_owned())?),
                 "--dir" => plan.dir = value()?.into(),
+                "--file-system" => plan.file_system = value()?,
                 "--json" => plan.json = Some(value()?.into()),
                 "--markdown" => plan.markdown = Some(value()?.into()),
                 "--chart" => plan.chart = Some(value()?.into()),
@@ -59,6 +63,9 @@ impl Plan {
                 "--workloads" => plan.workloads = list(value()?),
                 _ => return Err(USAGE.to_owned()),
             }
+        }
+        if !matches!(plan.file_system.as_str(), "ext4" | "xfs" | "btrfs") {
+            return Err(USAGE.to_owned());
         }
         if plan.files == 0 {
             plan.files = if plan.smoke { 2_000 } else { 50_000 };

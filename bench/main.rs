@@ -1,6 +1,6 @@
 //! Forks measured against every other way to get one: `cargo bench`, or `cargo bench -- --smoke`.
 //!
-//! Every subject does every workload on one journaled ext4 image (a loop mount, so it takes root), taking turns within
+//! Every subject does every workload on one image with a journaled file system (a loop mount, so it takes root), taking turns within
 //! each round, since machines are noisy and get slower and faster over minutes. What counts is the median, and its ratio
 //! to the plain directory in the same run. The report is JSON and a table in markdown; losses stand beside wins.
 

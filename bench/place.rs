@@ -1,4 +1,4 @@
-//! Where everything happens: a journaled ext4 image with the base and all forks in it, gone afterwards.
+//! Where everything happens: an image with a journaled file system with the base and all forks in it, gone afterwards.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -17,6 +17,7 @@ const IMAGE_GIB: u64 = 24;
 /// The image and what is in it.
 pub(crate) struct Place {
     root: PathBuf,
+    file_system: String,
     /// Files in the base.
     pub(crate) files: usize,
     /// Forks where there are to be many.
@@ -29,7 +30,8 @@ impl Place {
         assert!(rustix::process::geteuid().is_root(), "mounting an image takes root");
         let root = plan.dir.join(format!("treefork-bench-{}", std::process::id()));
         std::fs::create_dir_all(root.join("mnt")).expect("make the directory of the image");
-        let place = Self { root, files: plan.files, forks: plan.forks, smoke: plan.smoke };
+        let file_system = plan.file_system.clone();
+        let place = Self { root, file_system, files: plan.files, forks: plan.forks, smoke: plan.smoke };
         place.mount("image", "mnt");
         for dir in ["home", "forks", "bases"] {
             std::fs::create_dir(place.path(dir)).expect("the image is empty");
@@ -45,7 +47,11 @@ impl Place {
         let (image, point) = (self.root.join(image), self.root.join(point));
         std::fs::create_dir_all(&point).expect("make the mount point");
         File::create(&image).and_then(|file| file.set_len(IMAGE_GIB << 30)).expect("a sparse file");
-        run(Command::new("mkfs.ext4").args(["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"]).arg(&image));
+        let options: &[&str] = match self.file_system.as_str() {
+            "ext4" => &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"],
+            _ => &["-q", "-f"],
+        };
+        run(Command::new(format!("mkfs.{}", self.file_system)).args(options).arg(&image));
         run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&point));
     }
 

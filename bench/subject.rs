@@ -37,6 +37,12 @@ pub(crate) trait Subject: Sync {
         true
     }
 
+    /// Whether what it makes is an ordinary directory, in which everything takes as long as in one that was made by
+    /// other means: how long it takes to make, to look at for the first time, and to remove is all there is to tell.
+    fn is_ordinary(&self) -> bool {
+        false
+    }
+
     /// Whether this is treefork with its server.
     fn is_treefork(&self) -> bool {
         false
@@ -50,12 +56,15 @@ pub(crate) fn all(place: &Place) -> Vec<Box<dyn Subject>> {
         Box::new(Treefork { name: "treefork", use_as: Use::Fresh }),
         Box::new(Treefork { name: "treefork exec", use_as: Use::Exec }),
         Box::new(Treefork { name: "treefork prewarmed", use_as: Use::Prewarmed }),
+        Box::new(Fallback { name: "treefork copy", strategy: "copy" }),
+        Box::new(Fallback { name: "treefork worktree", strategy: "worktree" }),
         Box::new(Copy { name: "cp -a", reflink: false }),
         Box::new(Worktree),
         Box::new(Overlay { name: "overlayfs", program: None }),
     ];
     if reflinks(place) {
         all.push(Box::new(Copy { name: "cp --reflink", reflink: true }));
+        all.push(Box::new(Fallback { name: "treefork reflink", strategy: "reflink" }));
     }
     if Command::new("fuse-overlayfs")
         .arg("--version")
@@ -166,6 +175,36 @@ impl Subject for Treefork {
     }
 
     fn is_treefork(&self) -> bool {
+        true
+    }
+}
+
+/// treefork where FUSE cannot run, or is not wanted: an ordinary directory, once it is made.
+struct Fallback {
+    name: &'static str,
+    strategy: &'static str,
+}
+
+impl Subject for Fallback {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn create(&self, place: &Place, base: &Path, name: &str) -> Fork {
+        let base = base.to_str().expect("plain names");
+        let path = place.treefork(["create", base, "--label", name, "--strategy", self.strategy]).into();
+        Fork { path, name: name.to_owned(), base: base.into() }
+    }
+
+    fn remove(&self, place: &Place, fork: &Fork) {
+        place.treefork(["remove", "--force", &fork.name]);
+    }
+
+    fn is_whole(&self) -> bool {
+        self.strategy != "worktree"
+    }
+
+    fn is_ordinary(&self) -> bool {
         true
     }
 }

@@ -47,12 +47,11 @@ impl Workload {
 
 /// All workloads that the plan wants.
 pub(crate) fn all(plan: &Plan) -> Vec<Workload> {
-    let any: fn(&dyn Subject) -> bool = |subject| !matches!(subject.name(), "treefork exec" | "treefork prewarmed");
+    let any: fn(&dyn Subject) -> bool = |subject| !is_variant(subject) && !subject.is_ordinary();
     // The plain directory is there already.
-    let made: fn(&dyn Subject) -> bool =
-        |subject| !matches!(subject.name(), "plain" | "treefork exec" | "treefork prewarmed");
-    let git: fn(&dyn Subject) -> bool = |subject| subject.name() != "treefork prewarmed";
-    let read: fn(&dyn Subject) -> bool = |subject| subject.name() != "treefork exec";
+    let made: fn(&dyn Subject) -> bool = |subject| subject.name() != "plain" && !is_variant(subject);
+    let git: fn(&dyn Subject) -> bool = |subject| subject.name() != "treefork prewarmed" && !subject.is_ordinary();
+    let read: fn(&dyn Subject) -> bool = |subject| subject.name() != "treefork exec" && !subject.is_ordinary();
     let whole: fn(&dyn Subject) -> bool = |subject| any_whole(subject);
     let fans: fn(&dyn Subject) -> bool =
         |subject| matches!(subject.name(), "treefork" | "git worktree" | "cp -a" | "cp --reflink");
@@ -83,7 +82,12 @@ pub(crate) fn all(plan: &Plan) -> Vec<Workload> {
 }
 
 fn any_whole(subject: &dyn Subject) -> bool {
-    subject.is_whole() && !matches!(subject.name(), "treefork exec" | "treefork prewarmed")
+    subject.is_whole() && !is_variant(subject) && !subject.is_ordinary()
+}
+
+/// Whether it is a fork like any other, only used in another way.
+fn is_variant(subject: &dyn Subject) -> bool {
+    matches!(subject.name(), "treefork exec" | "treefork prewarmed")
 }
 
 /// How long `act` takes, with a quiet disk before it.
