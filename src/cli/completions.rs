@@ -42,7 +42,10 @@ fn naming_forks() -> Vec<String> {
         let aliases: Vec<_> = command.get_visible_aliases().map(str::to_owned).collect();
         std::iter::once(command.get_name().to_owned()).chain(aliases)
     };
-    manual::command().get_subcommands().filter(takes_fork).flat_map(names).collect()
+    let mut main = manual::command();
+    // The arguments of the commands come only with that.
+    main.build();
+    main.get_subcommands().filter(takes_fork).flat_map(names).collect()
 }
 
 /// Around the function of the script stands one that adds the names.

@@ -1,5 +1,6 @@
 //! What the definitions of the commands are good for besides parsing: examples in `--help`, man pages.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, FromArgMatches};
@@ -120,7 +121,10 @@ fn text(examples: &[(&str, &str)]) -> String {
 
 /// The arguments of this process, understood.
 pub(super) fn parse() -> std::result::Result<Cli, clap::Error> {
-    let mut command = command();
+    // Only who asks for help gets to see the examples.
+    let asks = |argument: OsString| ["-h", "--help", "help"].iter().any(|word| argument == *word);
+    let may_show_help = std::env::args_os().len() < 2 || std::env::args_os().any(asks);
+    let mut command = if may_show_help { command() } else { Cli::command() };
     Cli::from_arg_matches(&command.try_get_matches_from_mut(std::env::args_os())?).map_err(|e| e.format(&mut command))
 }
 
