@@ -122,14 +122,17 @@ impl FileLock {
             }
             let lock = Self { file };
             // Only for messages: a full disk must not keep anybody from locking.
-            let _ = lock.sign(what);
+            let _ = lock.sign(what, mine.size);
             return Ok(Some(lock));
         }
     }
 
-    fn sign(&self, what: &str) -> rustix::io::Result<()> {
+    fn sign(&self, what: &str, size: u64) -> rustix::io::Result<()> {
         let text = serde_json::to_vec(&Holder::me(what)).expect("numbers and strings always serialise");
-        calls::ftruncate(&self.file, 0)?;
+        // Of a holder that was killed.
+        if size > 0 {
+            calls::ftruncate(&self.file, 0)?;
+        }
         calls::pwrite(&self.file, &text, 0).map(drop)
     }
 

@@ -11,12 +11,13 @@ use std::time::Duration;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 
+use super::making::Making;
 use super::pending::Pending;
 use super::{Base, Id, Label, Owner, Record, State, Store, base, find, labels, now, origin, preserved, trash, users};
 use crate::durable::{FileLock, Sync, Wait, fault, sync_dir};
 use crate::error::{Context, Error, Kind, Result};
 use crate::server::Client;
-use crate::strategy::{self, Hide, Symlinks, Way, Wishes};
+use crate::strategy::{self, Way, Wishes};
 use crate::sys::calls;
 
 /// How long to wait for another command that is at the same fork, or that makes one.
@@ -235,18 +236,7 @@ impl Forks {
         calls::mkdir(&tree, Mode::RWXU).context("cannot make the directory", &tree)?;
         let site = record.site(self.store.root(), dir)?;
         request.wishes.cancel.check()?;
-        let chosen = strategy::make(request.strategy, &site, &request.wishes)?;
-        fault_point("fork.made")?;
-        record.strategy = chosen.way;
-        record.advisories = chosen.made.advisories;
-        if let Some(refusal) = chosen.refusals.first() {
-            let what =
-                format!("made as a {}: {} is not possible here: {}", chosen.way, refusal.strategy, refusal.reason);
-            record.advisories.push(what);
-        }
-        record.advisories.extend(left_out(&record.hide, record.strategy));
-        record.refusals = chosen.refusals;
-        record.complete(dir)?;
+        strategy::make(request.strategy, &site, &request.wishes, &mut Making { record, dir })?;
         fault_point("fork.live")
     }
 
@@ -293,7 +283,7 @@ impl Forks {
 
     /// The root of the tree that a fork of this directory would be made of.
     pub fn root_of(&self, dir: &Path) -> Result<PathBuf> {
-        Ok(origin::of(dir, self.store.root())?.0.path)
+        origin::root(dir, self.store.root())
     }
 
     /// The fork that `name` means.
@@ -415,20 +405,6 @@ impl Forks {
 /// Whether there was no room for something.
 fn is_full(e: &Error) -> bool {
     matches!(e.errno(), Some(libc::ENOSPC | libc::EDQUOT))
-}
-
-/// The sentence about what of the base is left out, as asked.
-fn left_out(hide: &Hide, way: Way) -> Option<String> {
-    let links = match hide.symlinks {
-        Symlinks::Keep => None,
-        Symlinks::Confine => Some("symbolic links that lead out of the base"),
-        Symlinks::Skip => Some("symbolic links of the base"),
-    };
-    let patterns = (!hide.exclude.is_empty()).then(|| format!("what fits {}", hide.exclude.join(", ")));
-    let what: Vec<&str> = links.into_iter().chain(patterns.as_deref()).collect();
-    let what = (!what.is_empty()).then(|| what.join(" and "))?;
-    let git = if way == Way::Worktree { "" } else { "; git takes what it tracks of that for deleted" };
-    Some(format!("left out, as asked: {what}{git}"))
 }
 
 /// A place where tests may fail, pause or kill.

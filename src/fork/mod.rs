@@ -11,6 +11,7 @@ mod forks;
 pub mod gc;
 pub mod journal;
 mod labels;
+mod making;
 mod merging;
 mod name;
 mod origin;

@@ -76,6 +76,24 @@ impl Client {
         self.done(self.ask(&Request::Mount(spec.clone()), None)?)
     }
 
+    /// The same; `work` is done once, in the time that the server takes. Whatever comes of either, both have come to an end.
+    pub fn mount_meanwhile(&self, spec: &MountSpec, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        let request = Request::Mount(spec.clone());
+        let begun = self.begin(&request, None);
+        let worked = work();
+        let answered = match begun {
+            Ok(Some(stream)) => self.finish(&stream),
+            Ok(None) => Ok(None),
+            Err(e) => Err(e),
+        };
+        worked?;
+        match answered?.map(failed).transpose()? {
+            Some(reply) => self.done(reply),
+            // No server runs, or it ended just then.
+            None => self.mount(spec),
+        }
+    }
+
     /// Has the server serve a fork on a FUSE device that the caller has opened and mounted, in whatever namespace.
     pub fn attach(&self, spec: &MountSpec, device: BorrowedFd<'_>) -> Result<()> {
         self.done(self.ask(&Request::Attach(spec.clone()), Some(device))?)
@@ -221,19 +239,26 @@ impl Client {
 
     /// One try; `None` where no server answered.
     fn attempt(&self, request: &Request, fd: Option<BorrowedFd<'_>>) -> Result<Option<Reply>> {
+        match self.begin(request, fd)? {
+            Some(stream) => self.finish(&stream),
+            None => Ok(None),
+        }
+    }
+
+    /// Sends a request; `None` where no server takes it.
+    fn begin(&self, request: &Request, fd: Option<BorrowedFd<'_>>) -> Result<Option<UnixStream>> {
         let Some(stream) = connect(&self.store)? else { return Ok(None) };
         let patience = Some(request.patience());
         let limited = stream.set_read_timeout(patience).and_then(|()| stream.set_write_timeout(patience));
         limited.context("cannot talk to the server at", super::socket(&self.store))?;
-        let answer = wire::send(&stream, &Envelope { version: VERSION, message: request }, fd)
-            .and_then(|()| wire::receive::<Envelope<serde_json::Value>>(&stream));
-        let envelope = match answer {
-            Ok(Some((envelope, _))) => envelope,
-            Ok(None) => return Ok(None),
-            Err(e) if is_gone(&e) => return Ok(None),
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Err(self.silent()),
-            Err(e) => return Err(e).context("cannot talk to the server at", super::socket(&self.store)),
-        };
+        let sent = wire::send(&stream, &Envelope { version: VERSION, message: request }, fd);
+        self.heard(sent.map(|()| Some(stream)))
+    }
+
+    /// Receives the answer; `None` where the server ended instead.
+    fn finish(&self, stream: &UnixStream) -> Result<Option<Reply>> {
+        let received = wire::receive::<Envelope<serde_json::Value>>(stream);
+        let Some((envelope, _)) = self.heard(received)? else { return Ok(None) };
         if envelope.version != VERSION {
             let (theirs, ours) = (envelope.version, VERSION);
             let what = format!("the running server speaks protocol {theirs}, this treefork {ours}: the store is");
@@ -242,6 +267,15 @@ impl Client {
         }
         let understood = serde_json::from_value(envelope.message);
         understood.map(Some).map_err(|e| Error::new(Kind::Corrupt, "cannot understand the server").because(e))
+    }
+
+    /// What came of sending or receiving; `None` where the server is gone.
+    fn heard<T>(&self, result: io::Result<Option<T>>) -> Result<Option<T>> {
+        match result {
+            Err(e) if is_gone(&e) => Ok(None),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Err(self.silent()),
+            other => other.context("cannot talk to the server at", super::socket(&self.store)),
+        }
     }
 
     fn done(&self, reply: Reply) -> Result<()> {

@@ -182,6 +182,12 @@ pub trait Strategy: Send + Sync {
     fn probe(&self, site: &Site) -> Result<()>;
     /// Fills `site`. On an error whatever was begun may stay in `site.dir`: the caller calls `destroy` and deletes it.
     fn create(&self, site: &Site, wishes: &Wishes) -> Result<Made>;
+    /// Makes what [`create`](Self::create) has made usable, which [`revive`](Self::revive) can do again at any time. `meanwhile` is
+    /// done once, in the time that this takes.
+    fn present(&self, site: &Site, meanwhile: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        let _ = site;
+        meanwhile()
+    }
     /// Ends whatever of the fork lives outside `site.dir` (a mount, an entry in a repository), so that the directory can
     /// be deleted. Nothing to do is success: it may run twice, and after a `create` that failed or was killed.
     fn destroy(&self, site: &Site) -> Result<()>;
@@ -219,6 +225,14 @@ pub struct Chosen {
     pub made: Made,
 }
 
+/// What is written down about a fork that is being made.
+pub trait Records {
+    /// All of the fork is there.
+    fn complete(&mut self, chosen: &Chosen) -> Result<()>;
+    /// It is not usable that way, and is being made another way.
+    fn begin_anew(&mut self) -> Result<()>;
+}
+
 /// Whether a limit of what the fork takes is kept. One that is not kept must not be taken for one that is.
 fn enforces(way: Way) -> Result<()> {
     if way == Way::Overlay {
@@ -234,38 +248,38 @@ fn enforces(way: Way) -> Result<()> {
 ///
 /// A way is passed over when its probe refuses, or when making the fork turns out to be impossible on this machine
 /// ([`Kind::Unavailable`]); any other failure is the failure of the whole. What failed is destroyed before the next try.
-pub fn make(wanted: Option<Way>, site: &Site, wishes: &Wishes) -> Result<Chosen> {
+pub fn make(wanted: Option<Way>, site: &Site, wishes: &Wishes, records: &mut dyn Records) -> Result<()> {
     let only_overlay = wishes.private_mount || !wishes.limits.is_nothing();
     let wanted = if only_overlay { wanted.or(Some(Way::Overlay)) } else { wanted };
     if let Some(way) = wanted {
-        let strategy = strategy(way);
         if !wishes.limits.is_nothing() {
             enforces(way)?;
         }
-        return Ok(Chosen { way, refusals: vec![], made: attempt(strategy.as_ref(), site, wishes)? });
+        return attempt(way, &[], site, wishes, records);
     }
     let mut refusals: Vec<Refusal> = Vec::new();
     for way in Way::AUTO {
-        let strategy = strategy(way);
-        match attempt(strategy.as_ref(), site, wishes) {
-            Ok(made) => return Ok(Chosen { way, refusals, made }),
+        match attempt(way, &refusals, site, wishes, records) {
             Err(e) if e.kind() == Kind::Unavailable => {
-                strategy.destroy(site)?;
+                records.begin_anew()?;
+                strategy(way).destroy(site)?;
                 let hint = e.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
                 refusals.push(Refusal { strategy: way, reason: format!("{e}{hint}") });
             }
-            Err(e) => return Err(e),
+            done => return done,
         }
     }
     let reasons: Vec<String> = refusals.iter().map(|r| format!("{}: {}", r.strategy, r.reason)).collect();
     Err(Error::new(Kind::Unavailable, format!("no strategy works here ({})", reasons.join("; "))))
 }
 
-fn attempt(strategy: &dyn Strategy, site: &Site, wishes: &Wishes) -> Result<Made> {
+fn attempt(way: Way, refusals: &[Refusal], site: &Site, wishes: &Wishes, records: &mut dyn Records) -> Result<()> {
+    let strategy = strategy(way);
     strategy.probe(site)?;
-    if strategy.way() != Way::Overlay {
+    if way != Way::Overlay {
         // Of an overlay the server sees to it.
         refuse_any_inside(&site.base)?;
     }
-    strategy.create(site, wishes)
+    let chosen = Chosen { way, refusals: refusals.to_vec(), made: strategy.create(site, wishes)? };
+    strategy.present(site, &mut || records.complete(&chosen))
 }

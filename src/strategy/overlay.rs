@@ -78,10 +78,15 @@ impl Strategy for Overlay {
             elsewhere::in_upper(&fixes, &site.base, &site.upper(), true)?;
             Manifest::of(&site.upper())?.write_as(&site.work(), PREPARED)?;
         }
-        if !site.private_mount {
-            Client::new(&site.store).mount(&Self::spec(site))?;
-        }
         Ok(Made { advisories: fixes.iter().filter_map(elsewhere::own_git).collect() })
+    }
+
+    fn present(&self, site: &Site, meanwhile: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        if site.private_mount {
+            meanwhile()
+        } else {
+            Client::new(&site.store).mount_meanwhile(&Self::spec(site), meanwhile)
+        }
     }
 
     fn destroy(&self, site: &Site) -> Result<()> {
