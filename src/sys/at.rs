@@ -152,6 +152,9 @@ impl<'a> At<'a> {
 
     /// An extended attribute; `ENODATA` where it is not set, `EOPNOTSUPP` where the file system keeps none of the kind.
     pub fn get_xattr(self, attribute: &OsStr) -> Result<Vec<u8>, Errno> {
+        if self.has_xattrat() {
+            return whole(|value| calls::lgetxattrat(self.dir, self.name, attribute, value));
+        }
         let path = self.proc_path();
         whole(|value| self.get_xattr_at(&path, attribute, value))
     }
@@ -174,10 +177,14 @@ impl<'a> At<'a> {
 
     /// The names of all extended attributes; empty where the file system keeps none.
     pub fn xattrs(self) -> Result<Vec<OsString>, Errno> {
-        let path = self.proc_path();
+        let path = if self.has_xattrat() { None } else { Some(self.proc_path()) };
         let mut list = vec![0_u8; 1024];
         let n = loop {
-            match self.list_xattr_at(&path, &mut list) {
+            let listed = match &path {
+                Some(path) => self.list_xattr_at(path, &mut list),
+                None => calls::llistxattrat(self.dir, self.name, &mut list),
+            };
+            match listed {
                 Ok(n) => break n,
                 Err(Errno::NOTSUP) => break 0,
                 Err(Errno::RANGE) if list.len() < 65_536 => list.resize(65_536, 0),
@@ -186,6 +193,11 @@ impl<'a> At<'a> {
         };
         let names = list[..n].split(|&b| b == 0).filter(|name| !name.is_empty());
         Ok(names.map(|name| OsStr::from_bytes(name).to_os_string()).collect())
+    }
+
+    /// Whether its attributes can be read by directory and name. What has no name has to be open for that, which `O_PATH` is not.
+    fn has_xattrat(self) -> bool {
+        !self.name.is_empty() && calls::has_xattrat()
     }
 
     fn get_xattr_at(self, path: &Path, attribute: &OsStr, value: &mut [u8]) -> Result<usize, Errno> {
@@ -202,7 +214,7 @@ impl<'a> At<'a> {
         }
     }
 
-    /// A path for the calls that take no directory descriptor (extended attributes before Linux 6.13). The path of an
+    /// A path for the calls that take no directory descriptor (setting extended attributes, and reading them before Linux 6.13). The path of an
     /// object behind a descriptor is a magic link: the calls on it have to follow.
     fn proc_path(self) -> PathBuf {
         let mut path = proc_fd(self.dir);

@@ -14,6 +14,8 @@ mod mounted;
 mod path;
 #[allow(unsafe_code, reason = "a call that no crate wraps, with a word on it")]
 mod writeback;
+#[allow(unsafe_code, reason = "calls that no crate wraps, with a word on each")]
+mod xattrat;
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -31,6 +33,7 @@ pub use file::File;
 pub use mounted::{listmount, statmount};
 pub use path::{exists, make_dirs, names, names_if_any};
 pub use writeback::begin_writeback;
+pub use xattrat::{has_xattrat, lgetxattrat, llistxattrat};
 
 use super::fault::{self, Outcome};
 
