@@ -4,6 +4,7 @@
 //! each round, since machines are noisy and get slower and faster over minutes. What counts is the median, and its ratio
 //! to the plain directory in the same run. The report is JSON and a table in markdown; losses stand beside wins.
 
+mod build;
 mod chart;
 mod churn;
 mod cli;

@@ -11,12 +11,12 @@ use super::place::{Place, run};
 use super::report::{self, Metric, kib, ms};
 use super::subject::{Fork, Subject, has_command};
 use super::tree;
-use super::{churn, fanout};
+use super::{build, churn, fanout};
 
 /// The sizes of the bases that `create` must not tell apart.
 pub(crate) const FLAT: [usize; 2] = [10, 20_000];
 
-type Measured = Vec<Metric>;
+pub(crate) type Measured = Vec<Metric>;
 
 /// One thing to do in a fork.
 pub(crate) struct Workload {
@@ -68,7 +68,8 @@ pub(crate) fn all(plan: &Plan) -> Vec<Workload> {
         Workload { name: "large file", rounds: [2, 3], suits: whole, measure: large_file },
         Workload { name: "agents", rounds: [2, 2], suits: git, measure: agents },
         Workload { name: "fan-out", rounds: [1, 3], suits: fans, measure: fan_out },
-        Workload { name: "make", rounds: [2, 3], suits: any, measure: make },
+        Workload { name: "make", rounds: [2, 3], suits: any, measure: build::make },
+        Workload { name: "cargo", rounds: [1, 3], suits: any, measure: build::cargo },
         Workload {
             name: "merge",
             rounds: [3, 3],
@@ -91,7 +92,7 @@ fn is_variant(subject: &dyn Subject) -> bool {
 }
 
 /// How long `act` takes, with a quiet disk before it.
-fn timed(place: &Place, act: impl FnOnce()) -> Duration {
+pub(crate) fn timed(place: &Place, act: impl FnOnce()) -> Duration {
     place.settle();
     let start = Instant::now();
     act();
@@ -99,7 +100,12 @@ fn timed(place: &Place, act: impl FnOnce()) -> Duration {
 }
 
 /// Makes a fork of `base`, has it used, and removes it.
-fn in_fork(place: &Place, subject: &dyn Subject, base: &Path, used: impl FnOnce(&Fork) -> Measured) -> Measured {
+pub(crate) fn in_fork(
+    place: &Place,
+    subject: &dyn Subject,
+    base: &Path,
+    used: impl FnOnce(&Fork) -> Measured,
+) -> Measured {
     let fork = subject.create(place, base, "bench");
     subject.prepare(place, &fork);
     let measured = used(&fork);
@@ -108,7 +114,7 @@ fn in_fork(place: &Place, subject: &dyn Subject, base: &Path, used: impl FnOnce(
 }
 
 /// Runs a shell command in a fork, with nothing of its output.
-fn shell(place: &Place, fork: &Fork, script: &str) {
+pub(crate) fn shell(place: &Place, fork: &Fork, script: &str) {
     place.sh(&fork.path, script);
 }
 
@@ -297,30 +303,6 @@ fn fan_out(place: &Place, subject: &dyn Subject) -> Measured {
     };
     assert!(before == look(), "the base has something of it");
     vec![ms(name, took)]
-}
-
-fn make(place: &Place, subject: &dyn Subject) -> Measured {
-    let base = place.path("bases/c");
-    let sources = if place.smoke { 20 } else { 100 };
-    if !base.exists() {
-        std::fs::create_dir(&base).expect("mkdir");
-        for i in 0..sources {
-            let code = format!(
-                "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\nint f{i}(int x) {{ return printf(\"%d\\n\", x * {i}); }}\n"
-            );
-            std::fs::write(base.join(format!("f{i}.c")), code).expect("write");
-        }
-        let main = "all: $(patsubst %.c,%.o,$(wildcard *.c))\n%.o: %.c\n\tcc -O1 -c -o $@ $<\n";
-        std::fs::write(base.join("Makefile"), main).expect("write");
-        place.git(&base, &["init", "-q", "-b", "main"]);
-        place.git(&base, &["add", "-A"]);
-        place.git(&base, &["commit", "-qm", "sources"]);
-    }
-    in_fork(place, subject, &base, |fork| {
-        let all = timed(place, || shell(place, fork, "make -s -j2"));
-        let nothing = timed(place, || shell(place, fork, "make -s -j2"));
-        vec![ms("make -j2", all), ms("make, nothing to do", nothing)]
-    })
 }
 
 /// What live forks cost the server that serves them, and whether making and removing one takes longer when there are
