@@ -6,7 +6,6 @@
 //! ones, objects included, since a pointer that still leads to the shared one is never left. What cannot be put right
 //! is refused with the reason.
 
-use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -64,15 +63,13 @@ pub fn fixes<'a>(base: &Path, tree: &Path, tops: impl IntoIterator<Item = &'a Re
     Ok(fixes)
 }
 
-/// So many directories are listed in search of work trees that nothing at the top knows of.
-const LISTED: usize = 16;
-/// And so many directories in them are looked into for a `.git`.
+/// So many directories are looked into for a work tree that nothing at the top knows of.
 const LOOKED_INTO: usize = 512;
 
 /// Where repositories in `base` may be that a look at the top finds: the top itself, the submodules that it lists, the
-/// linked work trees that it knows, and whatever has a `.git` file or link in the directories nearest to the top.
+/// linked work trees that it knows, and whatever has a `.git` file or link in the directories right below the top.
 ///
-/// Costs nothing that grows with the tree. What it misses is a work tree deep down that belongs to a repository outside:
+/// Costs nothing that grows with the tree. What it misses is a work tree further down that belongs to a repository outside:
 /// an overlay puts that right when somebody gets there ([`fixes_at`]).
 pub fn likely_tops(base: &Path) -> Vec<RelPath> {
     let mut tops = vec![RelPath::root()];
@@ -83,7 +80,7 @@ pub fn likely_tops(base: &Path) -> Vec<RelPath> {
         tops.extend(path.map(|path| path.trim_ascii_start()).and_then(RelPath::from_bytes));
     }
     tops.extend(work_trees(base, &RelPath::root()));
-    tops.extend(near_the_top(base));
+    tops.extend(below_the_top(base));
     tops.sort();
     tops.dedup();
     tops
@@ -114,25 +111,14 @@ pub fn fixes_at(base: &Path, tree: &Path, top: &RelPath) -> Result<Vec<Fix>> {
     Ok(found)
 }
 
-/// The directories with a `.git` that is no directory, level by level, as far as the limits reach.
-fn near_the_top(base: &Path) -> Vec<RelPath> {
-    let mut found = Vec::new();
-    let mut todo = VecDeque::from([RelPath::root()]);
-    let mut left = LOOKED_INTO;
-    for _ in 0..LISTED {
-        let Some(dir) = todo.pop_front() else { break };
-        let entries = fs::read_dir(base.join(&dir)).into_iter().flatten().flatten();
-        let dirs = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-        for entry in dirs.filter(|dir| dir.file_name() != ".git").take(left) {
-            left -= 1;
-            let below = dir.join(&entry.file_name());
-            if fs::symlink_metadata(entry.path().join(".git")).is_ok_and(|stat| !stat.is_dir()) {
-                found.push(below.clone());
-            }
-            todo.push_back(below);
-        }
-    }
-    found
+/// The directories right below the top with a `.git` that is no directory.
+fn below_the_top(base: &Path) -> Vec<RelPath> {
+    let entries = fs::read_dir(base).into_iter().flatten().flatten();
+    let dirs = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let looked_into = dirs.filter(|dir| dir.file_name() != ".git").take(LOOKED_INTO);
+    let leads_away =
+        |dir: &fs::DirEntry| fs::symlink_metadata(dir.path().join(".git")).is_ok_and(|stat| !stat.is_dir());
+    looked_into.filter(leads_away).map(|dir| RelPath::root().join(&dir.file_name())).collect()
 }
 
 fn fixes_of(base: &Path, tree: &Path, top: &RelPath, repo: Repo, fixes: &mut Vec<Fix>) -> Result<()> {

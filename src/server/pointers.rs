@@ -1,6 +1,6 @@
 //! Git directories of a fork's own, made where a `.git` of its base leads to one outside.
 //!
-//! Those near the top of a base are found and dealt with when a fork is made. This is for all others, at the first look
+//! Those at the top of a base and right below are found and dealt with when a fork is made. This is for all others, at the first look
 //! at them ([`StandIns`]): a complete git directory stands in for the pointer, or where that cannot be had a pointer that
 //! leads nowhere and says why. Never one that still leads to the shared directory.
 
