@@ -136,6 +136,18 @@ impl FileLock {
         calls::pwrite(&self.file, &text, 0).map(drop)
     }
 
+    /// Whether anybody holds the lock at `path` just now. Who tries to take it at this moment without waiting may find it held.
+    pub fn is_held(path: &Path) -> Result<bool> {
+        let file = match calls::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(false),
+            other => other.context("cannot open the lock", path)?,
+        };
+        match calls::flock(&file, FlockOperation::NonBlockingLockShared) {
+            Err(Errno::WOULDBLOCK) => Ok(true),
+            other => other.map(|()| false).context("cannot look at the lock", path),
+        }
+    }
+
     /// Who holds the lock at `path`, as far as its file says; also tells of a holder that is long gone.
     pub fn holder(path: &Path) -> Option<Holder> {
         serde_json::from_slice(&calls::File::read(path).ok()?).ok()
@@ -175,7 +187,9 @@ mod tests {
     fn excludes_and_names_the_holder() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("lock");
+        assert!(!FileLock::is_held(&path).expect("absent is fine"));
         let held = FileLock::acquire(&path, "merge of idea-a", Wait::No).expect("free");
+        assert!(FileLock::is_held(&path).expect("there"));
         let e = FileLock::acquire(&path, "other", Wait::No).expect_err("held");
         assert_eq!(e.kind(), Kind::Locked);
         assert!(e.to_string().contains("merge of idea-a"), "{e}");
@@ -187,6 +201,7 @@ mod tests {
             .expect_err("still held");
         assert_eq!(told.expect("told who").what, "merge of idea-a");
         drop(held);
+        assert!(!FileLock::is_held(&path).expect("there"));
         FileLock::acquire(&path, "other", Wait::No).expect("free again");
     }
 

@@ -54,6 +54,11 @@ impl Client {
         }
     }
 
+    /// Whether a server runs, or is about to, by its lock alone: nobody is asked.
+    pub fn is_served(&self) -> Result<bool> {
+        FileLock::is_held(&super::lock(&self.store))
+    }
+
     /// What is mounted; `None` where no server runs. Starts none.
     pub fn mounts(&self) -> Result<Option<Vec<MountInfo>>> {
         match self.ask_running(&Request::List)? {
@@ -82,7 +87,7 @@ impl Client {
         let begun = self.begin(&request, None);
         let worked = work();
         let answered = match begun {
-            Ok(Some(stream)) => self.finish(&stream),
+            Ok(Some(stream)) => self.finish(&stream, &request),
             Ok(None) => Ok(None),
             Err(e) => Err(e),
         };
@@ -240,23 +245,37 @@ impl Client {
     /// One try; `None` where no server answered.
     fn attempt(&self, request: &Request, fd: Option<BorrowedFd<'_>>) -> Result<Option<Reply>> {
         match self.begin(request, fd)? {
-            Some(stream) => self.finish(&stream),
+            Some(stream) => self.finish(&stream, request),
             None => Ok(None),
         }
     }
 
-    /// Sends a request; `None` where no server takes it.
+    /// Sends a request; `None` where no server takes it. One that may take long goes after a question that does not, so that a
+    /// server that does not answer at all is told apart from one that is busy.
     fn begin(&self, request: &Request, fd: Option<BorrowedFd<'_>>) -> Result<Option<UnixStream>> {
         let Some(stream) = connect(&self.store)? else { return Ok(None) };
-        let patience = Some(request.patience());
-        let limited = stream.set_read_timeout(patience).and_then(|()| stream.set_write_timeout(patience));
+        let limited = stream.set_write_timeout(Some(Request::Ping.patience()));
         limited.context("cannot talk to the server at", super::socket(&self.store))?;
-        let sent = wire::send(&stream, &Envelope { version: VERSION, message: request }, fd);
+        let send = |request, fd| wire::send(&stream, &Envelope { version: VERSION, message: request }, fd);
+        let asked = if request.takes_long() { send(&Request::Ping, None) } else { Ok(()) };
+        let sent = asked.and_then(|()| send(request, fd));
         self.heard(sent.map(|()| Some(stream)))
     }
 
     /// Receives the answer; `None` where the server ended instead.
-    fn finish(&self, stream: &UnixStream) -> Result<Option<Reply>> {
+    fn finish(&self, stream: &UnixStream, request: &Request) -> Result<Option<Reply>> {
+        if request.takes_long() {
+            let answer = self.reply(stream, Request::Ping.patience())?;
+            if !matches!(answer, Some(Reply::Pong(_))) {
+                return Ok(answer);
+            }
+        }
+        self.reply(stream, request.patience())
+    }
+
+    fn reply(&self, stream: &UnixStream, patience: Duration) -> Result<Option<Reply>> {
+        let limited = stream.set_read_timeout(Some(patience));
+        limited.context("cannot talk to the server at", super::socket(&self.store))?;
         let received = wire::receive::<Envelope<serde_json::Value>>(stream);
         let Some((envelope, _)) = self.heard(received)? else { return Ok(None) };
         if envelope.version != VERSION {

@@ -143,6 +143,11 @@ impl Request {
         };
         Duration::from_secs(seconds)
     }
+
+    /// Whether an answer may take longer than one from memory does.
+    pub(super) fn takes_long(&self) -> bool {
+        self.patience() > Request::Ping.patience()
+    }
 }
 
 /// What the server answers.
