@@ -246,7 +246,9 @@ struct Removed {
 impl Remove {
     pub(super) fn run(self, context: &Context) -> Result<u8> {
         let forks = Forks::open(context.store_of(&self.forks[0])?)?;
-        all_known(&forks, &self.forks)?;
+        if self.forks.len() > 1 {
+            all_known(&forks, &self.forks)?;
+        }
         let (mut done, mut failed) = (Vec::new(), None);
         for name in self.forks {
             match forks.remove(&name, self.force) {
@@ -272,7 +274,7 @@ impl Remove {
     }
 }
 
-/// Where several forks are named, each name has to mean one before any is removed: after a slip nothing is gone.
+/// Each of several names has to mean a fork before any is removed: after a slip nothing is gone.
 fn all_known(forks: &Forks, names: &[String]) -> Result<()> {
     // A whole id may be one of a fork that is gone already, which is what is wanted.
     let unknown = |name: &&String| match forks.find(name) {
@@ -281,13 +283,13 @@ fn all_known(forks: &Forks, names: &[String]) -> Result<()> {
     };
     let mut unknown = names.iter().filter_map(|name| unknown(&name));
     match unknown.next() {
-        Some(first) if names.len() > 1 => {
+        Some(first) => {
             unknown.for_each(|more| {
                 output::report(&more, false);
             });
             Err(Error::new(first.kind(), format!("{first}; nothing was removed")))
         }
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 
@@ -296,13 +298,10 @@ pub(super) fn empty_trash_in_background(store: &Store) {
     if !trash::has_work(store) {
         return;
     }
-    let deleted = (|| {
-        let mut command = this_program();
-        command.arg("--store").arg(store.root()).arg("empty-trash").current_dir("/");
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        crate::sys::detach(&mut command).spawn()?.wait()
-    })();
-    if let Err(e) = deleted {
+    let mut command = this_program();
+    command.arg("--store").arg(store.root()).arg("empty-trash").current_dir("/");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    if let Err(e) = crate::sys::spawn_behind(&mut command) {
         // Not lost: the next removal, and gc, delete it.
         output::note(&format!("the trash is not being emptied: {e}"));
     }
@@ -314,6 +313,7 @@ pub(super) struct EmptyTrash {}
 
 impl EmptyTrash {
     pub(super) fn run(self, context: &Context) -> Result<u8> {
+        crate::sys::leave_session();
         if let Some(store) = context.existing_store()? {
             trash::empty(&store)?;
         }

@@ -16,6 +16,7 @@ use super::pending::Pending;
 use super::{Base, Id, Label, Owner, Record, State, Store, base, find, labels, now, origin, preserved, trash, users};
 use crate::durable::{FileLock, Sync, Wait, fault, sync_dir};
 use crate::error::{Context, Error, Kind, Result};
+use crate::fuse;
 use crate::server::Client;
 use crate::strategy::{self, Way, Wishes};
 use crate::sys::calls;
@@ -356,8 +357,8 @@ impl Forks {
     fn remove_unreadable(&self, id: &Id) -> Result<()> {
         let dir = self.store.fork(id);
         let _lock = FileLock::acquire(&dir.join(super::LOCK), "remove", Wait::For(PATIENCE))?;
-        Client::new(self.store.root()).unmount(id.as_str())?;
-        trash::detach_below(&dir)?;
+        Client::new(self.store.root()).discard(id.as_str())?;
+        fuse::clear(&dir.join("mnt"))?;
         trash::discard(&self.store, id, true)
     }
 
@@ -377,11 +378,12 @@ impl Forks {
     }
 
     fn removal_steps(&self, locked: &mut Locked) -> Result<()> {
-        match locked.record.enter(State::Removing, &locked.dir) {
-            // The same here. Killed before it is in the trash, such a fork is as it was: only a work tree would have lost its
-            // files by then.
-            Err(e) if is_full(&e) && locked.record.strategy != Way::Worktree => log::warn!("{e}"),
-            entered => entered?,
+        if !is_decided_by_the_move(&locked.record) {
+            match locked.record.enter(State::Removing, &locked.dir) {
+                // The same here.
+                Err(e) if is_full(&e) && locked.record.strategy != Way::Worktree => log::warn!("{e}"),
+                entered => entered?,
+            }
         }
         fault_point("fork.removing")?;
         let site = locked.record.site(self.store.root(), &locked.dir)?;
@@ -399,6 +401,17 @@ impl Forks {
             trash::delete_discarded(&self.store, &locked.record.id)?;
         }
         self.drop_layers(&locked.record.base)
+    }
+}
+
+/// Whether nothing has to be recorded before a fork is removed. Killed before its directory is in the trash, most are as they
+/// were, at most without their mount: that one step decides, and waits for the disk once. But a work tree has lost its
+/// files by then, and one that was merged must not come back.
+fn is_decided_by_the_move(record: &Record) -> bool {
+    match record.state {
+        State::Removing => true,
+        State::Creating | State::Live => record.strategy != Way::Worktree,
+        State::Merging | State::Trashed | State::Restoring => false,
     }
 }
 

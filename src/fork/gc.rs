@@ -12,6 +12,7 @@ use super::record::since;
 use super::{Id, Record, State, find, labels, recover, trash, users};
 use crate::durable::{FileLock, Wait};
 use crate::error::{Context, Error, Kind, Result};
+use crate::fuse;
 use crate::git::worktree;
 use crate::server::{Client, MOUNT_KIND};
 use crate::strategy::strategy;
@@ -264,7 +265,7 @@ impl Forks {
                 continue;
             }
             if !policy.dry_run {
-                trash::end_mount(&mount)?;
+                fuse::end_mount(&mount)?;
             }
             let place = below.display().to_string();
             decisions.push(Decision::other(place, Fate::Deleted, "a mount without a fork"));

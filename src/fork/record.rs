@@ -26,7 +26,7 @@ pub const RECORD: &str = "fork.json";
 /// | `creating` | before the strategy makes anything, not synced | destroyed and deleted: nobody was given it yet |
 /// | `live` | when the fork is complete, before an overlay is mounted | mounted where it is not |
 /// | `merging` | by a merge, before its first step | the merge's journal is finished or undone, then live or removing |
-/// | `removing` | before the mount goes | destroyed, moved to the trash, deleted |
+/// | `removing` | before a fork goes that must not come back: merged, half made, a work tree | destroyed, moved to the trash, deleted |
 /// | `trashed` | by gc, before the mount goes | destroyed and moved to the trash, where `restore` finds it |
 /// | `restoring` | before it leaves the trash | live again |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

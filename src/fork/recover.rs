@@ -10,7 +10,7 @@ use super::{Id, Record, State, Store, find, labels, merging, pending, record, tr
 use crate::durable::{FileLock, Wait};
 use crate::error::{Kind, Result};
 use crate::server::{Client, MountSpec};
-use crate::strategy::{Overlay, Way};
+use crate::strategy::{Overlay, Way, strategy};
 use crate::sys::At;
 
 impl Forks {
@@ -102,7 +102,8 @@ impl Forks {
             // What waits there is worth keeping, whatever it was made for.
             locked.record.temporary = false;
             locked.record.enter(State::Trashed, &locked.dir)?;
-            self.destroy_any(&locked.record, &locked.dir)?;
+            let site = locked.record.site(self.store().root(), &locked.dir)?;
+            strategy(locked.record.strategy).put_away(&site)?;
             trash::keep(self.store(), &id)
         })();
         match done {

@@ -15,29 +15,32 @@ use super::{Id, Listed, Record, State, Store, labels};
 use crate::durable::{FileLock, Wait, sync_dir};
 use crate::error::{Context, Error, Kind, Result};
 use crate::fuse;
-use crate::server::MOUNT_KIND;
-use crate::sys::{At, Mount, Stat, calls, mounts, open_root};
+use crate::sys::{At, Stat, calls, open_root};
 
 /// Moves a fork's directory into the trash, to be deleted. With `durable` it is when this returns, else before anything of
 /// it is deleted; gone already is success.
 pub(super) fn discard(store: &Store, id: &Id, durable: bool) -> Result<()> {
     let from = store.fork(id);
-    move_to_trash(store, &from, id)?;
+    if let Some(to) = move_to_trash(store, &from, id)?
+        // Whoever was just about to use the fork may have had it mounted once more.
+        && let Err(e) = fuse::clear(&to.join("mnt"))
+    {
+        log::warn!("left to whoever empties the trash: {e}");
+    }
     if durable { sync_dir(&store.forks()) } else { Ok(()) }
 }
 
 /// Deletes what was discarded of one fork, at once. For a fork of which there is nothing but its own administration.
 pub(super) fn delete_discarded(store: &Store, id: &Id) -> Result<()> {
     for path in discarded(store)?.iter().filter(|path| path.file_stem().is_some_and(|stem| stem == id.as_str())) {
-        detach_below(path)?;
-        delete(path).context("cannot delete", path)?;
+        delete_whole(path)?;
     }
     Ok(())
 }
 
 /// Moves some other directory of the store into the trash, to be deleted.
 pub(super) fn discard_other(store: &Store, path: &Path) -> Result<()> {
-    move_to_trash(store, path, &Id::random()?)
+    move_to_trash(store, path, &Id::random()?).map(drop)
 }
 
 /// Moves a fork's directory into the trash, whole, to wait there. Durable when it returns; gone already is success.
@@ -66,7 +69,7 @@ pub fn kept(store: &Store) -> Result<Vec<Listed>> {
 
 /// Gives up a fork that waits in the trash: the next emptying deletes it.
 pub(super) fn give_up(store: &Store, id: &Id) -> Result<()> {
-    move_to_trash(store, &store.trash().join(id.as_str()), id)
+    move_to_trash(store, &store.trash().join(id.as_str()), id).map(drop)
 }
 
 /// Moves a fork from the trash back to where forks are, as one that is being restored.
@@ -81,14 +84,14 @@ pub(super) fn restore(store: &Store, mut record: Record) -> Result<()> {
     sync_dir(&store.trash())
 }
 
-/// Moves a directory under a name that says that it is to be deleted.
-fn move_to_trash(store: &Store, from: &Path, id: &Id) -> Result<()> {
+/// Moves a directory under a name that says that it is to be deleted: that name. `None` where it is gone already.
+fn move_to_trash(store: &Store, from: &Path, id: &Id) -> Result<Option<PathBuf>> {
     for n in 0_u32.. {
         let to = store.trash().join(format!("{id}.{n}"));
         match rename_new(from, &to) {
             Err(Errno::EXIST | Errno::NOTEMPTY) => {}
-            Err(Errno::NOENT) => return Ok(()),
-            other => return other.context("cannot move to the trash:", from),
+            Err(Errno::NOENT) => return Ok(None),
+            other => return other.map(|()| Some(to)).context("cannot move to the trash:", from),
         }
     }
     unreachable!("four thousand million names cannot be taken")
@@ -127,7 +130,7 @@ pub fn empty(store: &Store) -> Result<()> {
         for path in paths {
             release_label(store, &path);
             // One that cannot be deleted does not keep the others.
-            if let Err(e) = detach_below(&path).and_then(|()| delete(&path).context("cannot delete", &path)) {
+            if let Err(e) = delete_whole(&path) {
                 failed = Some(e);
             }
         }
@@ -149,23 +152,6 @@ fn release_label(store: &Store, path: &Path) {
     }
 }
 
-/// Takes away the mount of a fork that came along into the trash: its server mounted it just as it was removed.
-pub(super) fn detach_below(path: &Path) -> Result<()> {
-    let mounts = mounts().context("cannot read", "/proc/self/mountinfo")?;
-    for mount in mounts.iter().rev().filter(|m| m.kind == MOUNT_KIND && m.point.starts_with(path)) {
-        end_mount(mount)?;
-    }
-    Ok(())
-}
-
-/// Ends a mount that nobody is to use any more: cuts its connection and takes it away.
-pub(super) fn end_mount(mount: &Mount) -> Result<()> {
-    if let Err(e) = fuse::abort(mount.minor()) {
-        log::debug!("cannot cut the connection of {:?}: {e}", mount.point);
-    }
-    fuse::detach(&mount.point)
-}
-
 fn discarded(store: &Store) -> Result<Vec<PathBuf>> {
     let trash = store.trash();
     let mut paths = Vec::new();
@@ -177,7 +163,14 @@ fn discarded(store: &Store) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Deletes a tree: never through a symbolic link, never across a mount, whatever the modes in it are.
+/// Deletes a directory of the trash, and first the mount that a fork may have brought along.
+fn delete_whole(path: &Path) -> Result<()> {
+    fuse::clear(&path.join("mnt"))?;
+    delete(path).context("cannot delete", path)
+}
+
+/// Deletes a tree: never through a symbolic link, never across a mount, whatever the modes in it are, and together with
+/// others who are at it, if there are any.
 fn delete(path: &Path) -> io::Result<()> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(Errno::INVAL.into());
@@ -190,13 +183,13 @@ fn delete(path: &Path) -> io::Result<()> {
     }
     // An explicit stack: trees may be deeper than the program's. One descriptor a level, so the deepest are flattened.
     const DEEPEST: usize = 512;
-    let first = enter(at, stat.dev)?;
+    let Some(first) = unless_gone(enter(at, stat.dev))? else { return Ok(()) };
     let top = first.dir.try_clone()?;
     let mut stack = vec![first];
     loop {
         let depth = stack.len();
         let Some(level) = stack.last_mut() else { return Ok(()) };
-        let Some((name, kind)) = level.next()? else {
+        let Some((name, kind)) = unless_gone(level.next())?.flatten() else {
             let done = stack.pop().expect("it is the last");
             let above = stack.last().map_or(&parent, |above| &above.dir);
             remove(At::new(above, done.name.as_os_str()), true)?;
@@ -206,12 +199,20 @@ fn delete(path: &Path) -> io::Result<()> {
         if kind != FileType::Directory {
             remove(entry, false)?;
         } else if depth < DEEPEST {
-            let next = enter(entry, stat.dev)?;
-            stack.push(next);
-        } else {
-            let flat = format!(".deep.{}", entry.stat()?.ino);
-            entry.rename(At::new(&top, &flat))?;
+            let next = unless_gone(enter(entry, stat.dev))?;
+            stack.extend(next);
+        } else if let Some(Stat { ino, .. }) = entry.try_stat()? {
+            let flat = format!(".deep.{ino}");
+            unless_gone(entry.rename(At::new(&top, &flat)).map_err(io::Error::from))?;
         }
+    }
+}
+
+/// What came of it, unless somebody else had deleted that before.
+fn unless_gone<T>(done: io::Result<T>) -> io::Result<Option<T>> {
+    match done {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        done => done.map(Some),
     }
 }
 
@@ -354,6 +355,24 @@ mod tests {
         discard(&store, &id, true).expect("moved");
         empty(&store).expect("emptied");
         assert_eq!(fs::read_dir(store.trash()).expect("listable").count(), 0);
+    }
+
+    #[test]
+    fn several_may_delete_the_same() {
+        let (_dir, store) = store();
+        for _ in 0..5 {
+            let fork = store.trash().join(format!("{}.0", Id::random().expect("random")));
+            for n in 0..200 {
+                let dir = fork.join(format!("upper/{}/{n}", n % 7));
+                fs::create_dir_all(&dir).expect("made");
+                fs::write(dir.join("f"), "x").expect("writable");
+            }
+            std::thread::scope(|scope| {
+                let all: Vec<_> = (0..4).map(|_| scope.spawn(|| delete_whole(&fork))).collect();
+                all.into_iter().for_each(|one| one.join().expect("no panic").expect("deleted"));
+            });
+            assert!(!fork.exists());
+        }
     }
 
     #[test]

@@ -5,18 +5,18 @@
 //! through a bind mount in another namespace.
 
 use std::fs;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, StatxFlags};
+use rustix::fs::{AtFlags, CWD, StatxFlags, major};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use serde::Serialize;
 
 use super::Record;
 use crate::error::{Context, Error, Kind, Result};
-use crate::server::MOUNT_KIND;
-use crate::sys::mounts;
+use crate::sys::mounted_at;
 
 /// A process that uses a fork.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -37,8 +37,8 @@ pub fn users(dir: &Path) -> Result<Vec<User>> {
 /// The users among those processes (directories in `/proc`) that `look_at` accepts.
 fn users_among(dir: &Path, look_at: impl Fn(&Path) -> bool) -> Result<Vec<User>> {
     let tree = dir.join("mnt");
-    let mounts = mounts().context("cannot read", "/proc/self/mountinfo")?;
-    let device = mounts.iter().rfind(|m| m.point == tree && m.kind == MOUNT_KIND).map(|m| m.dev);
+    // A mount of its own is on a device of its own; anything else that somebody mounts there is not.
+    let device = mounted_at(&tree).ok().flatten().filter(|&device| major(device) == 0);
     let place = Place { tree, device };
     let mut users = Vec::new();
     for entry in fs::read_dir("/proc").context("cannot list", "/proc")? {
@@ -110,29 +110,32 @@ struct Place {
 impl Place {
     fn used_by(&self, process: &Path) -> Option<&'static str> {
         for (link, by) in [("cwd", "working directory"), ("root", "root directory"), ("exe", "program")] {
-            if self.holds(&process.join(link)) {
-                return Some(by);
+            match self.holds(&process.join(link)) {
+                Ok(true) => return Some(by),
+                // Another user's process, or one that nobody may look into: its files and mappings are closed as well, each
+                // of which would have to say so.
+                Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return None,
+                Ok(false) | Err(_) => {}
             }
         }
-        // Unreadable: another user's process, which cannot be looked into from here.
-        let files = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
-        if files.into_iter().any(|fd| self.holds(&fd.path())) {
+        let mut files = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+        if files.any(|fd| self.holds(&fd.path()).unwrap_or(false)) {
             return Some("open file");
         }
         self.maps(process).then_some("mapped file")
     }
 
-    /// Whether a link in `/proc` leads into the fork.
-    fn holds(&self, link: &Path) -> bool {
-        let Ok(target) = fs::read_link(link) else { return false };
+    /// Whether a link in `/proc` leads into the fork; the error where it cannot be read.
+    fn holds(&self, link: &Path) -> io::Result<bool> {
+        let target = fs::read_link(link)?;
         if target.starts_with(&self.tree) {
-            return true;
+            return Ok(true);
         }
         // Sockets, pipes and the like have no path: spare the call.
-        let Some(device) = self.device.filter(|_| target.is_absolute()) else { return false };
+        let Some(device) = self.device.filter(|_| target.is_absolute()) else { return Ok(false) };
         let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
-        rustix::fs::statx(CWD, link, flags, StatxFlags::empty())
-            .is_ok_and(|stat| rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor) == device)
+        Ok(rustix::fs::statx(CWD, link, flags, StatxFlags::empty())
+            .is_ok_and(|stat| rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor) == device))
     }
 
     /// Whether a process maps a file of the fork: the fourth field of `/proc/PID/maps` is the device, the sixth the path.

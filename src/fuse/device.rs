@@ -54,6 +54,11 @@ pub fn detach(point: &Path) -> Result<()> {
     }
 }
 
+/// Cuts the connection of the mount at `point`, and detaches it: in one step, which only root may take.
+pub(super) fn cut(point: &Path) -> std::result::Result<(), Errno> {
+    rustix::mount::unmount(point, UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)
+}
+
 fn mount_directly(device: &OwnedFd, point: &Path, options: &Options) -> std::result::Result<(), Errno> {
     let root = rustix::fs::stat(point)?;
     let mut data = format!(

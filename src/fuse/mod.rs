@@ -13,6 +13,7 @@ mod changes;
 mod connection;
 mod convert;
 mod device;
+mod leftover;
 mod notify;
 mod pool;
 mod reply;
@@ -26,6 +27,7 @@ use rustix::mount::MountFlags;
 
 pub use connection::abort;
 pub use device::{FS_TYPE, detach};
+pub use leftover::{clear, end_mount};
 pub use session::Session;
 pub use stats::{Op, Stats};
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use fuser::SessionACL;
 use parking_lot::{Condvar, Mutex};
-use rustix::fs::{AtFlags, CWD, StatxFlags};
+use rustix::fs::{major, minor};
 
 use super::notify::Caches;
 use super::serving::Adapter;
@@ -22,6 +22,7 @@ use super::stats::Stats;
 use super::{Options, connection, device};
 use crate::error::{Context, Error, Kind, Result};
 use crate::overlay::{Invalidate, Overlay};
+use crate::sys::mounted_at;
 
 /// How long [`Session::end`] waits for requests that are being served before it leaves their threads to themselves.
 const LAST_REQUESTS: Duration = Duration::from_secs(10);
@@ -158,6 +159,21 @@ impl Session {
         Err(self.point.iter().fold(busy, |e, point| e.at(point)))
     }
 
+    /// Ends it where nothing of what it shows is wanted any more. To the same effect as [`end`](Self::end), but what was
+    /// written through a mapping and did not get here yet is lost, and where that can be had without waiting for it, the
+    /// root of the mount is returned: once it is closed, which takes a while, the kernel has forgotten names and pages.
+    ///
+    /// The connection is cut while the root is held. With the last reference gone, the kernel wants to write back: this
+    /// process would wait for itself.
+    pub fn cut(&self) -> Result<Option<OwnedFd>> {
+        let root = self.point.as_deref().zip(self.number).and_then(|(point, number)| {
+            let root = root_of(point, number)?;
+            let is_cut = device::cut(point).is_ok() || connection::abort(number).is_ok();
+            is_cut.then_some(root)
+        });
+        self.end().map(|()| root)
+    }
+
     /// Takes the mount away from its place, if it is still the one that is there.
     fn detach(&self) -> Result<()> {
         match &self.point {
@@ -188,11 +204,17 @@ impl Drop for Session {
     }
 }
 
-/// The minor device number of what is mounted at a path, from what the kernel knows without asking the server.
+/// The minor device number of the file system without a device that is mounted at a path.
 fn minor_of(point: &Path) -> Option<u32> {
-    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
-    let stat = rustix::fs::statx(CWD, point, flags, StatxFlags::empty()).ok()?;
-    (stat.stx_dev_major == 0).then_some(stat.stx_dev_minor)
+    let device = mounted_at(point).ok().flatten()?;
+    (major(device) == 0).then(|| minor(device))
+}
+
+/// The root of this mount, if it is the one at a path. Nobody is asked for that: the kernel has the root of every mount, and
+/// a descriptor that stands for a path alone needs no leave to be opened.
+fn root_of(point: &Path, number: u32) -> Option<OwnedFd> {
+    let root = crate::sys::open_root(point).ok()?;
+    (minor_of(point) == Some(number)).then_some(root)
 }
 
 #[cfg(test)]

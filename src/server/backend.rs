@@ -18,7 +18,7 @@ use crate::fuse::{self, Session};
 use crate::layer::watch::Watch;
 use crate::names::RelPath;
 use crate::overlay::{Config, FdCache, Large, Lower, Overlay, Usage};
-use crate::sys::{self, Stat, mount_above, mounts};
+use crate::sys::{self, Stat, mount_above};
 
 /// Serves overlays over FUSE. One watch and one cache of descriptors for all of them.
 pub struct Fuse {
@@ -83,7 +83,8 @@ impl Backend for Fuse {
         let options = fuse::Options { source, flags: flags(&overlay)?, ..fuse::Options::default() };
         let session = match how {
             How::Here => {
-                clear(&spec.point)?;
+                // What a dead server left there. The one server of the store is the only one that mounts there.
+                fuse::clear(&spec.point)?;
                 Session::mount(Arc::clone(&overlay), &spec.point, &options)?
             }
             How::Device(device) => Session::serve(Arc::clone(&overlay), device, &options)?,
@@ -122,6 +123,12 @@ impl Mounted for Served {
         self.session.end()?;
         self.overlay.quiesce();
         Ok(())
+    }
+
+    fn discard(&self) -> Result<Option<OwnedFd>> {
+        let root = self.session.cut()?;
+        self.overlay.quiesce();
+        Ok(root)
     }
 
     fn shrink(&self) {
@@ -249,31 +256,4 @@ fn is_cached_on_a_disk(top: &OwnedFd, path: &RelPath) -> bool {
     let resolve = ResolveFlags::CACHED | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let opened = openat2(top, path, flags, Mode::empty(), resolve);
     opened.and_then(|fd| Stat::of(fd.as_fd())).is_ok_and(|stat| major(stat.dev) != 0)
-}
-
-/// Whether something is mounted at a directory; true also where that cannot be told.
-fn is_mount_point(point: &Path) -> bool {
-    use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
-    // Of a mount whose server is dead the kernel knows that much without asking.
-    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
-    let attributes = statx(CWD, point, flags, StatxFlags::empty());
-    attributes.map_or(true, |x| x.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
-}
-
-/// Takes away what a dead server left mounted at a fork's mount point. The one server of the store is the only one that
-/// mounts there, and it is the one that asks.
-fn clear(point: &Path) -> Result<()> {
-    if !is_mount_point(point) {
-        return Ok(());
-    }
-    let mounts = mounts().context("cannot read", "/proc/self/mountinfo")?;
-    for mount in mounts.iter().rev().filter(|m| m.point == point) {
-        if mount.kind == super::MOUNT_KIND
-            && let Err(e) = fuse::abort(mount.minor())
-        {
-            log::debug!("cannot cut the connection of {point:?}: {e}");
-        }
-        fuse::detach(point)?;
-    }
-    Ok(())
 }

@@ -104,9 +104,19 @@ impl Client {
         self.done(self.ask(&Request::Attach(spec.clone()), Some(device))?)
     }
 
-    /// Ends the mount of a fork. Nothing to do is success, also where no server runs.
+    /// Ends the mount of a fork: all that was written in it is in its upper then. Nothing to do is success, also where no
+    /// server runs.
     pub fn unmount(&self, id: &str) -> Result<()> {
-        let request = Request::Unmount { id: id.to_owned() };
+        self.end(id, false)
+    }
+
+    /// The same for a fork of which nothing is wanted any more: what the kernel remembers of it is not waited for.
+    pub fn discard(&self, id: &str) -> Result<()> {
+        self.end(id, true)
+    }
+
+    fn end(&self, id: &str, discard: bool) -> Result<()> {
+        let request = Request::Unmount { id: id.to_owned(), discard };
         let reply = match self.ask_running(&request)? {
             Some(reply) => Some(reply),
             None => {

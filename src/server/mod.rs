@@ -20,6 +20,7 @@ mod observed;
 mod others;
 mod pointers;
 mod protocol;
+mod reaper;
 mod run;
 mod start;
 mod table;

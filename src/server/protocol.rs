@@ -69,6 +69,9 @@ pub(super) enum Request {
     Unmount {
         /// The fork.
         id: String,
+        /// Nothing of it is wanted any more.
+        #[serde(default)]
+        discard: bool,
     },
     /// All mounts.
     List,

@@ -88,6 +88,7 @@ pub fn run(
     let _ = fs::remove_file(super::socket(store));
     drop(listener);
     server.table.unmount_all();
+    server.table.finish_discarding();
     log::info!("the server of {store:?} ends");
     drop(lock);
     end
@@ -294,7 +295,8 @@ impl Server {
                 let fd = fd.ok_or_else(|| Error::new(Kind::Usage, "no FUSE device came with the request"))?;
                 self.table.mount(spec, How::Device(fd))?;
             }
-            Request::Unmount { id } => self.table.unmount(&id)?,
+            Request::Unmount { id, discard: false } => self.table.unmount(&id)?,
+            Request::Unmount { id, discard: true } => self.table.discard(&id)?,
             Request::Preserve { id, layer } => self.table.preserve(&id, layer)?,
             Request::Expect { id, layer } => self.table.get(&id)?.expect(&layer)?,
             Request::Settle(spec) => self.table.settle(&spec)?,

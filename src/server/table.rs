@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::protocol::{Layer, MountInfo, MountSpec, PlacedAt};
+use super::reaper::Reaper;
 use crate::error::{Error, Kind, Result};
 use crate::overlay::Usage;
 
@@ -36,8 +37,11 @@ pub enum How {
 pub trait Mounted: Send + Sync {
     /// Whether the kernel still sends requests: false once it was unmounted by somebody else.
     fn is_alive(&self) -> bool;
-    /// Ends it: unmounts, cuts the connection where that is needed, and returns without waiting for its users.
+    /// Ends it: unmounts, cuts the connection where that is needed, and returns without waiting for its users. All that was
+    /// written is in the upper.
     fn unmount(&self) -> Result<()>;
+    /// Ends it where nothing of it is wanted any more. The root of the mount, if there is one: to close that takes a while.
+    fn discard(&self) -> Result<Option<OwnedFd>>;
     /// Requests so far, by name.
     fn stats(&self) -> Vec<(String, u64)>;
     /// What it takes on the disk, where it has limits and that is known.
@@ -93,11 +97,12 @@ pub(super) struct Table {
     slots: Mutex<HashMap<String, Arc<Slot>>>,
     /// Forks that earlier servers served and this one has yet to mount. Only held to look or change, never with another.
     awaited: Mutex<HashSet<String>>,
+    reaper: Arc<Reaper>,
 }
 
 impl Table {
     pub(super) fn new(backend: Box<dyn Backend>) -> Self {
-        Self { backend, slots: Mutex::default(), awaited: Mutex::default() }
+        Self { backend, slots: Mutex::default(), awaited: Mutex::default(), reaper: Arc::default() }
     }
 
     /// Announces what [`restore`](Self::restore) is going to mount.
@@ -171,20 +176,36 @@ impl Table {
         settled
     }
 
-    /// Ends the mount of a fork; nothing to do is success.
+    /// Ends the mount of a fork, with all that was written in it; nothing to do is success.
     pub(super) fn unmount(&self, id: &str) -> Result<()> {
-        self.awaited.lock().remove(id);
-        let Some(slot) = self.slots.lock().get(id).map(Arc::clone) else { return Ok(()) };
-        let mut live = slot.live.lock();
-        if let Some(old) = &*live {
-            old.mounted.unmount()?;
+        self.end(id, |mounted| mounted.unmount()).map(drop)
+    }
+
+    /// Ends the mount of a fork of which nothing is wanted any more; nothing to do is success.
+    pub(super) fn discard(&self, id: &str) -> Result<()> {
+        if let Some(root) = self.end(id, |mounted| mounted.discard())?.flatten() {
+            self.reaper.take(root);
         }
+        Ok(())
+    }
+
+    /// Ends a mount, and returns what that returned; `None` where nothing is mounted.
+    fn end<T>(&self, id: &str, end: impl FnOnce(&dyn Mounted) -> Result<T>) -> Result<Option<T>> {
+        self.awaited.lock().remove(id);
+        let Some(slot) = self.slots.lock().get(id).map(Arc::clone) else { return Ok(None) };
+        let mut live = slot.live.lock();
+        let ended = live.as_ref().map(|old| end(old.mounted.as_ref())).transpose()?;
         // Dropped outside of the lock: the last of it may still be on its way through a worker.
         let old = live.take();
         drop(live);
         drop(old);
         self.drop_empty(id, &slot);
-        Ok(())
+        Ok(ended)
+    }
+
+    /// Waits until nothing is left of the mounts that were discarded.
+    pub(super) fn finish_discarding(&self) {
+        self.reaper.finish();
     }
 
     /// Ends all mounts; the errors are logged.
@@ -327,6 +348,9 @@ mod tests {
                 self.mounts.fetch_sub(1, Ordering::SeqCst);
             }
             Ok(())
+        }
+        fn discard(&self) -> Result<Option<OwnedFd>> {
+            self.unmount().map(|()| None)
         }
         fn stats(&self) -> Vec<(String, u64)> {
             vec![]

@@ -191,6 +191,10 @@ pub trait Strategy: Send + Sync {
     /// Ends whatever of the fork lives outside `site.dir` (a mount, an entry in a repository), so that the directory can
     /// be deleted. Nothing to do is success: it may run twice, and after a `create` that failed or was killed.
     fn destroy(&self, site: &Site) -> Result<()>;
+    /// The same for a directory that is kept, with all that was written in the fork.
+    fn put_away(&self, site: &Site) -> Result<()> {
+        self.destroy(site)
+    }
     /// Makes a fork usable again after its server or the machine went down; nothing to do is success.
     fn revive(&self, site: &Site) -> Result<()> {
         let _ = site;

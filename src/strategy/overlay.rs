@@ -15,7 +15,7 @@ use crate::layer::blocks;
 use crate::layer::manifest::{Difference, Manifest, PREPARED};
 use crate::layer::marks::DirMarks;
 use crate::server::{Client, Layer, MountSpec};
-use crate::sys::{At, calls, mounts, open_root};
+use crate::sys::{At, calls, open_root};
 
 /// The overlay strategy.
 #[derive(Clone, Copy, Debug, Default)]
@@ -90,18 +90,11 @@ impl Strategy for Overlay {
     }
 
     fn destroy(&self, site: &Site) -> Result<()> {
-        let ended = Client::new(&site.store).unmount(&site.id);
-        // Whatever the server said: a mount that outlived its server is in the way of the deletion.
-        let point = site.tree();
-        for mount in mounts().context("cannot read", "/proc/self/mountinfo")?.iter().filter(|m| m.point == point) {
-            if mount.kind == fuse::FS_TYPE
-                && let Err(e) = fuse::abort(mount.minor())
-            {
-                log::debug!("cannot cut the connection of {point:?}: {e}");
-            }
-            fuse::detach(&point)?;
-        }
-        ended
+        unmount(site, Client::discard)
+    }
+
+    fn put_away(&self, site: &Site) -> Result<()> {
+        unmount(site, Client::unmount)
     }
 
     fn is_changed(&self, site: &Site) -> Result<Option<bool>> {
@@ -145,6 +138,13 @@ fn only_leads_there(upper: &Path, difference: &Difference) -> bool {
     let marks = || open_root(&upper.join(&difference.path)).and_then(|dir| DirMarks::read(At::new(&dir, ".")));
     difference.now.is_some_and(|stat| stat.is_dir())
         && marks().is_ok_and(|marks| marks.origin.is_some_and(|origin| origin.ctime.is_some()))
+}
+
+fn unmount(site: &Site, end: impl FnOnce(&Client, &str) -> Result<()>) -> Result<()> {
+    let ended = end(&Client::new(&site.store), &site.id);
+    // Whatever the server said: a mount that outlived its server is in the way of the deletion.
+    fuse::clear(&site.tree())?;
+    ended
 }
 
 fn make(dir: &Path) -> Result<()> {

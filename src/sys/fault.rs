@@ -35,6 +35,8 @@ pub enum Action {
     Fail(i32),
     /// The process stops itself with `SIGSTOP`; whoever waits for it sees that and sends `SIGCONT`.
     Pause,
+    /// The thread goes no further; the others do.
+    Hang,
     /// The point panics.
     Panic,
     /// A call that moves bytes moves half of them; nothing else takes notice.
@@ -56,7 +58,7 @@ const CALLS: &str = "sys.";
 /// One rule: `NAME:ACTION@N`, the action at the N-th hit (from 1) of a point of this name.
 ///
 /// `NAME` may end in `*` (any point that begins so; the hits of all of them count together). `ACTION` is `kill`, `pause`,
-/// `panic`, `short` or `fail=ERRNO` (a number). `@N` may be `@*`: every hit; without it the first.
+/// `hang`, `panic`, `short` or `fail=ERRNO` (a number). `@N` may be `@*`: every hit; without it the first.
 #[derive(Debug)]
 pub struct Rule {
     name: String,
@@ -100,6 +102,7 @@ impl FromStr for Rule {
         let action = match action.split_once('=') {
             None if action == "kill" => Action::Kill,
             None if action == "pause" => Action::Pause,
+            None if action == "hang" => Action::Hang,
             None if action == "panic" => Action::Panic,
             None if action == "short" => Action::Short,
             Some(("fail", errno)) => Action::Fail(errno.parse().map_err(|_| bad())?),
@@ -173,14 +176,19 @@ fn act(action: Action) -> Result<Outcome, Errno> {
         Action::Kill => {
             kill_process(getpid(), Signal::KILL)?;
             // The signal takes effect at the latest when this thread returns from a system call.
-            loop {
-                std::thread::park();
-            }
+            hang()
         }
+        Action::Hang => hang(),
         Action::Pause => kill_process(getpid(), Signal::STOP).map(|()| Outcome::Whole),
         Action::Panic => panic!("a fault rule asks for it"),
         Action::Fail(errno) => Err(Errno::from_raw_os_error(errno)),
         Action::Short => Ok(Outcome::Short),
+    }
+}
+
+fn hang() -> ! {
+    loop {
+        std::thread::park();
     }
 }
 

@@ -19,7 +19,9 @@ mod stat;
 
 pub use at::{At, open_beneath, open_on_mount, open_root, reopen, xattr_of};
 pub use memory::{give_back_memory, map_large_blocks};
-pub use mounts::{Mount, Mounted, Newer, about, mount_above, mount_of, mounts};
-pub use process::{boot_id, detach, process_group, raise_descriptor_limit, set_undumpable, watch_limit};
+pub use mounts::{Mount, Mounted, Newer, about, mount_above, mount_of, mounted_at, mounts};
+pub use process::{
+    boot_id, detach, leave_session, process_group, raise_descriptor_limit, set_undumpable, spawn_behind, watch_limit,
+};
 pub use signals::{Caught, Mask, catch_signals, caught, stop_by};
 pub use stat::{Ident, Stat, Time, mount_id};

@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
 use super::calls;
@@ -46,6 +46,15 @@ pub fn mounts() -> io::Result<Vec<Mount>> {
     // How often it is read depends on how much others have mounted: no point for faults, which are counted.
     std::fs::File::from(table).read_to_end(&mut text)?;
     Ok(text.split(|&b| b == b'\n').filter_map(parse).collect())
+}
+
+/// The device of what is mounted at a directory; `None` where nothing is. One look, however many mounts there are, and
+/// one that the kernel answers by itself, also for a mount whose server is dead.
+pub fn mounted_at(point: &Path) -> io::Result<Option<u64>> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    let found = calls::statx(CWD, point, flags, StatxFlags::empty())?;
+    let is_root = found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
+    Ok(is_root.then(|| rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor)))
 }
 
 /// The mount that a path without symbolic links lies on, of those given.

@@ -32,6 +32,24 @@ pub fn detach(command: &mut Command) -> &mut Command {
     }
 }
 
+/// Starts a process that goes on when its parent ends, which it soon does, and that has no descriptor of it but the
+/// standard three. Faster than [`detach`]; the child has to call [`leave_session`] first thing.
+pub fn spawn_behind(command: &mut Command) -> io::Result<()> {
+    // SAFETY: no descriptor is closed, only marked: what this process executes from now on does not get it.
+    #[expect(unsafe_code)]
+    unsafe {
+        libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC);
+    }
+    // Whoever takes over the children of this process waits for it.
+    command.spawn().map(drop)
+}
+
+/// Leaves the session of whoever started this process, and with it the terminal.
+pub fn leave_session() {
+    // The first of a process group cannot, and need not: a shell has started it like that.
+    let _ = rustix::process::setsid();
+}
+
 /// The process group this process is in. None where its number means nothing here: the leader is outside of this PID
 /// namespace, as for the first process of a container that did not become a leader itself.
 #[must_use]

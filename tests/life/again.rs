@@ -154,9 +154,10 @@ fn what_a_killed_command_left_is_no_answer() {
         assert_eq!(answer["state"], "live", "{point}");
         // What was complete is found; what was not is made anew.
         assert_eq!(answer["existed"], point == "fork.live", "{point}");
-        for killed in ["fork.removing", "fork.destroyed"] {
+        // A removal is decided by the move into the trash, and by nothing before.
+        for killed in ["fork.removing", "fork.destroyed", "fork.trashed"] {
             treefork.command(["remove", ID]).env("TREEFORK_FAULT", format!("{killed}:kill@1")).done();
-            assert_eq!(json(&treefork, &create)["existed"], false, "{point} {killed}");
+            assert_eq!(json(&treefork, &create)["existed"], killed != "fork.trashed", "{point} {killed}");
         }
         treefork.ok(["remove", ID]);
     }

@@ -88,7 +88,7 @@ fn what_was_trashed_can_be_restored_for_a_while() {
     let done = treefork.fails(1, ["restore", &id]);
     assert!(done.complaint().contains("\"a\""), "{}", done.complaint());
     treefork.ok(["remove", "a"]);
-    treefork.fails(1, ["restore", "b"]);
+    treefork.fails(1, ["restore", "nothing of this name"]);
     assert_eq!(treefork.ok(["restore", "a"]).text(), fork);
     assert_eq!(treefork.env().sh(Path::new(&fork), "ls; cat work"), "sub\nwork\nwork");
     assert_eq!(json(&treefork, &["show", "a"])["state"], "live");

@@ -86,7 +86,7 @@ fn remove_killed_at_every_step() {
         treefork.env().sh(std::path::Path::new(&fork), "echo work > work");
         kill_at(&treefork, &["remove", "a"], &name, n);
         treefork.ok(["gc", "--min-age", "1h"]);
-        // Before it was recorded that it goes, it stays, with its work; after that it is gone.
+        // Before it is in the trash it stays, with its work; after that it is gone.
         if labels(&treefork).contains(&"a".to_owned()) {
             let path = treefork.ok(["path", "a"]).text();
             assert_eq!(treefork.env().sh(std::path::Path::new(&path), "cat work"), "work", "killed at {name} {n}");
@@ -163,7 +163,10 @@ fn marks_that_are_lost() {
     stop_and_forget();
     treefork.ok(create);
     treefork.env().sh(treefork.ok(["path", "a"]).text().as_ref(), "echo work > work");
-    kill_at(&treefork, &["remove", "a"], "fork.removing", 1);
+    kill_at(&treefork, &["remove", "a"], "fork.destroyed", 1);
+    stop_and_forget();
+    assert_eq!(treefork.env().sh(treefork.ok(["path", "a"]).text().as_ref(), "cat work"), "work");
+    kill_at(&treefork, &["remove", "a"], "fork.trashed", 1);
     stop_and_forget();
     treefork.ok(create);
     treefork.ok(["remove", "a"]);

@@ -10,6 +10,7 @@ mod killed;
 mod labels;
 mod reboot;
 mod refusals;
+mod removing;
 mod scale;
 mod server;
 mod store;

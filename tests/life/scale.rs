@@ -25,15 +25,20 @@ fn process(treefork: &Treefork) -> std::path::PathBuf {
     format!("/proc/{}", server_pid(treefork).as_raw_nonzero()).into()
 }
 
-/// Makes a fork of this label; how many system calls the command made, in all its processes.
-fn calls_of_create(treefork: &Treefork, base: &Path, label: &str) -> usize {
+/// Makes a fork of this label, and removes it; how many system calls the commands made, in all their processes. How many
+/// other processes there are, which is none of theirs, is left out.
+fn calls(treefork: &Treefork, base: &Path, label: &str) -> [usize; 2] {
     let log = treefork.env().join("strace");
     let base = base.to_str().expect("plain");
-    let create = treefork.command(["create", base, "--strategy", "overlay", "--label", label]);
-    let mut strace = treefork.env().command("strace");
-    strace.args(["-f", "-qq", "-o"]).arg(&log).arg(create.get_program()).args(create.get_args());
-    strace.envs(create.get_envs().filter_map(|(name, value)| Some((name, value?)))).stdout(Stdio::null()).ok();
-    fs::read_to_string(&log).expect("traced").lines().count()
+    let calls = |args: &[&str]| {
+        let command = treefork.command(args);
+        let mut strace = treefork.env().command("strace");
+        strace.args(["-f", "-qq", "-o"]).arg(&log).arg(command.get_program()).args(command.get_args());
+        strace.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?)))).stdout(Stdio::null()).ok();
+        let text = fs::read_to_string(&log).expect("traced");
+        text.lines().filter(|line| !line.contains("/proc/")).count()
+    };
+    [calls(&["create", base, "--strategy", "overlay", "--label", label]), calls(&["remove", label])]
 }
 
 #[test]
@@ -41,7 +46,7 @@ fn one_more_costs_little_and_takes_no_longer() {
     let treefork = Treefork::new();
     let base = small_base(&treefork, "base");
     treefork.ok(["create", base.to_str().expect("plain")]);
-    let few = calls_of_create(&treefork, &base, "first");
+    let few = calls(&treefork, &base, "first");
     let server = process(&treefork);
     let before = (anonymous_kib(&server), count(&server, "task"), count(&server, "fd"));
     for n in 0..MANY {
@@ -52,9 +57,11 @@ fn one_more_costs_little_and_takes_no_longer() {
     // Its own, and a few that the server has for all.
     assert!(count(&server, "task") <= before.1 + 3 * MANY + 16, "threads");
     assert!(count(&server, "fd") <= before.2 + 12 * MANY + 16, "descriptors");
-    let many = calls_of_create(&treefork, &base, "last");
-    // A listing of the store's directory may take a call more.
-    assert!(many <= few + few / 10, "{many} calls with {MANY} forks, {few} with one");
+    let many = calls(&treefork, &base, "last");
+    for (few, many) in few.into_iter().zip(many) {
+        // A listing of the store's directory may take a call more.
+        assert!(many <= few + few / 10, "{many} calls with {MANY} forks, {few} with one");
+    }
 }
 
 #[test]

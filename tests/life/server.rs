@@ -309,25 +309,25 @@ fn one_that_does_not_answer_is_named() {
 }
 
 /// A child with a conversation; killed when dropped.
-struct Sitter {
+pub(super) struct Sitter {
     child: std::process::Child,
     out: BufReader<std::process::ChildStdout>,
 }
 
 impl Sitter {
-    fn new(mut child: std::process::Child) -> Self {
+    pub(super) fn new(mut child: std::process::Child) -> Self {
         let out = BufReader::new(child.stdout.take().expect("piped"));
         Self { child, out }
     }
 
     #[track_caller]
-    fn line(&mut self) -> String {
+    pub(super) fn line(&mut self) -> String {
         let mut line = String::new();
         self.out.read_line(&mut line).expect("readable");
         line.trim_end().to_owned()
     }
 
-    fn say(&mut self, line: &str) {
+    pub(super) fn say(&mut self, line: &str) {
         writeln!(self.child.stdin.as_mut().expect("piped"), "{line}").expect("it listens");
     }
 }

@@ -1,0 +1,115 @@
+//! Letting go of mounts that ended for good, behind the back of whoever had them end.
+//!
+//! With the last reference to a mount the kernel drops all that it remembers of it: names, attributes, pages. For a fork
+//! with thousands of files that takes longer than all the rest of its removal, and nobody needs to wait for it. One
+//! thread does it, one mount after the other and with a rest before each, so that whoever had it end is not kept from
+//! going on; the thread is there only while there is something to do.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::durable::fault;
+
+/// What the rest of a removal takes, and what may come after it.
+const REST: Duration = Duration::from_millis(50);
+
+/// With more than so many there is no rest.
+const MANY: usize = 8;
+
+/// The roots of mounts that have ended, on their way out.
+#[derive(Default)]
+pub(super) struct Reaper {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    roots: VecDeque<OwnedFd>,
+    /// Its thread is there, and takes what is in the queue.
+    works: bool,
+    /// Somebody waits for the end of it.
+    hurries: bool,
+}
+
+impl Reaper {
+    /// Closes the root of a mount that has ended, soon.
+    pub(super) fn take(self: &Arc<Self>, root: OwnedFd) {
+        let mut queue = self.queue.lock();
+        queue.roots.push_back(root);
+        if queue.works {
+            return;
+        }
+        let this = Arc::clone(self);
+        match std::thread::Builder::new().name("reaper".into()).spawn(move || this.work()) {
+            Ok(_) => queue.works = true,
+            Err(e) => {
+                log::warn!("cannot start a thread: {e}");
+                let all = std::mem::take(&mut queue.roots);
+                drop(queue);
+                drop(all);
+            }
+        }
+    }
+
+    /// Waits until there is nothing more to do.
+    pub(super) fn finish(&self) {
+        let mut queue = self.queue.lock();
+        queue.hurries = true;
+        self.changed.notify_all();
+        while queue.works {
+            self.changed.wait(&mut queue);
+        }
+    }
+
+    fn work(&self) {
+        while let Some(root) = self.next() {
+            // Where tests hold it back.
+            let _ = fault::point("server.reap");
+            drop(root);
+        }
+    }
+
+    fn next(&self) -> Option<OwnedFd> {
+        let mut queue = self.queue.lock();
+        if !queue.hurries && (1..=MANY).contains(&queue.roots.len()) {
+            self.changed.wait_for(&mut queue, REST);
+        }
+        let next = queue.roots.pop_front();
+        if next.is_none() {
+            queue.works = false;
+            self.changed.notify_all();
+        }
+        next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    #[test]
+    fn at_the_end_all_that_it_was_given_is_closed_and_its_thread_gone() {
+        let reaper = Arc::new(Reaper::default());
+        let mut others = Vec::new();
+        for _ in 0..2 * MANY {
+            let (other, root) = std::io::pipe().expect("descriptors");
+            others.push(other);
+            reaper.take(root.into());
+        }
+        reaper.finish();
+        for mut other in others {
+            // Waits for as long as somebody could write.
+            assert_eq!(other.read(&mut [0]).expect("readable"), 0);
+        }
+        assert!(!reaper.queue.lock().works);
+        // Nothing to do is fine.
+        reaper.finish();
+    }
+}
