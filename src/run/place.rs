@@ -18,6 +18,8 @@ pub(super) struct Base {
     pub(super) aliases: Vec<PathBuf>,
     /// Where a directory or file below it is mounted elsewhere: the place, and what it is below the base.
     pub(super) parts: Vec<(PathBuf, RelPath)>,
+    /// All that was mounted when it was looked for. It takes a millisecond for a few hundred mounts, so it is read once.
+    pub(super) mounts: Vec<Mount>,
 }
 
 impl Base {
@@ -42,7 +44,7 @@ impl Base {
         };
         let aliases = aliases.into_iter().filter(|alias| same(alias, &canonical)).collect();
         let parts = parts.into_iter().filter(|(place, below)| same(place, &canonical.join(below))).collect();
-        Ok(Self { path: canonical, stat, aliases, parts })
+        Ok(Self { path: canonical, stat, aliases, parts, mounts })
     }
 
     /// What a path outside is below the base, by whichever name it goes.

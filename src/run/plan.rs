@@ -17,7 +17,7 @@ use super::place::{self, Base};
 use super::{Attach, Isolation, Job, Root, SharedGit, Target, descriptors, guard};
 use crate::error::{Context, Error, Kind, Result};
 use crate::sys::cell::{Cwd, IdMaps, Plan, Program, SLOTS, Spaces, Step};
-use crate::sys::{Stat, mounts, open_root};
+use crate::sys::{Mount, Stat, open_root};
 
 /// A plan, and what the caller's side has to do while it is carried out.
 pub(super) struct Prepared {
@@ -191,7 +191,7 @@ fn steps(
         steps.push(hide(path)?);
     }
     if wishes.privileged {
-        disarm_root(&mut steps)?;
+        disarm_root(&base.mounts, &mut steps)?;
     }
     if wishes.loopback {
         steps.push(Step::Loopback);
@@ -264,7 +264,7 @@ fn hide(path: &Path) -> Result<Step> {
 
 /// What real root could reach the base or the machine's other processes through, although it has no privilege over
 /// them in its user namespace, because the kernel asks for user 0 alone: settings of the kernel and disks.
-fn disarm_root(steps: &mut Vec<Step>) -> Result<()> {
+fn disarm_root(mounts: &[Mount], steps: &mut Vec<Step>) -> Result<()> {
     const SETTINGS: [&str; 6] =
         ["/proc/sys", "/proc/sysrq-trigger", "/proc/bus", "/proc/fs", "/proc/irq", "/proc/scsi"];
     for path in SETTINGS.map(Path::new).into_iter().filter(|path| path.exists()) {
@@ -273,7 +273,7 @@ fn disarm_root(steps: &mut Vec<Step>) -> Result<()> {
         steps.push(Step::ReadOnly { path, below: false });
     }
     // Programs that the kernel starts, its tracing, the connections of other forks. Control groups ask for privileges.
-    for mount in mounts().context("cannot read", "/proc/self/mountinfo")? {
+    for mount in mounts {
         if mount.point.starts_with("/sys") && !mount.kind.starts_with("cgroup") {
             steps.push(Step::ReadOnly { path: string(&mount.point)?, below: false });
         }
