@@ -7,7 +7,8 @@
 //! after a start) they are made anew from all records. Records stay what decides; the directory can be deleted at any time.
 //!
 //! A label is a file name as it is: it has no slash, is short, and begins with no dot. Where a file system takes two labels
-//! for one name, or has no symbolic links, the entries are never complete, and labels are looked for in the records.
+//! for one name, or has no symbolic links, the entries are never complete, and labels are looked for in the records. So it is
+//! for as long as there is a record that cannot be read: it may be put right.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -91,7 +92,9 @@ pub(super) fn rebuild(store: &Store) -> Result<()> {
     calls::make_dirs(&dir, Mode::RWXU).context("cannot make the directory", &dir)?;
     doubt(store)?;
     let mut wanted: BTreeMap<Label, Id> = BTreeMap::new();
-    for (id, record) in find::all(store)? {
+    let records = find::all(store)?;
+    let all_readable = records.iter().all(|(_, record)| record.is_ok());
+    for (id, record) in records {
         if let Some(label) = record.ok().and_then(|record| record.label) {
             // Of two, which there should not be, the older one, as everywhere.
             wanted.entry(label).or_insert(id);
@@ -118,6 +121,9 @@ pub(super) fn rebuild(store: &Store) -> Result<()> {
             Err(e) if is_no_place(e) => return Ok(()),
             made => made.context("cannot write in the store:", path)?,
         }
+    }
+    if !all_readable {
+        return Ok(());
     }
     let (path, boot) = (dir.join(COMPLETE), boot_id().context("cannot read the boot id of", "this machine")?);
     match calls::symlinkat(boot, CWD, &path) {

@@ -161,3 +161,21 @@ fn what_is_left_of_a_label_is_free() {
     assert_eq!(entries(&treefork), []);
     assert_nothing_left(&treefork);
 }
+
+/// A record that cannot be read keeps nobody from making forks; put right, its fork has its label as before.
+#[test]
+fn a_record_that_is_put_right_has_its_label() {
+    let treefork = Treefork::new();
+    let base = small_base(&treefork, "base");
+    treefork.create(&base, "a");
+    let record = treefork.env().store().join("forks").join(id(&treefork, "a")).join("fork.json");
+    let text = fs::read_to_string(&record).expect("readable");
+    fs::write(&record, &text[..text.len() / 2]).expect("writable");
+    fs::remove_dir_all(treefork.env().store().join("labels")).expect("ours");
+    treefork.create(&base, "b");
+    fs::write(&record, text).expect("writable");
+    treefork.fails(1, ["create", base.to_str().expect("UTF-8"), "--label", "a"]);
+    assert_eq!(entries(&treefork).len(), 2);
+    treefork.ok(["remove", "a", "b"]);
+    assert_nothing_left(&treefork);
+}

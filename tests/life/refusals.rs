@@ -89,6 +89,32 @@ fn a_base_in_a_live_fork() {
     assert_nothing_left(&treefork);
 }
 
+/// Kernels before 6.8 do not speak of single mounts: the same is found out from the table of all.
+#[test]
+fn an_older_kernel_says_the_same() {
+    let treefork = Treefork::new();
+    let base = small_base(&treefork, "base");
+    let elsewhere = crate::common::TempTree::new();
+    let other = elsewhere.join("store");
+    let other = other.to_str().expect("UTF-8");
+    // The servers that they start are told the same.
+    let old = |args: &[&str]| {
+        let mut command = treefork.command(args);
+        command.env("TREEFORK_FAULT", "sys.statmount:fail=38@*;sys.listmount:fail=38@*");
+        command
+    };
+    let fork = old(&["create", base.to_str().expect("UTF-8"), "--label", "outer"]).ok().text();
+    assert_says(&old(&["create", &fork]).fails(2), "inside the fork");
+    let above = treefork.env().store();
+    let above = above.parent().and_then(Path::to_str).expect("UTF-8");
+    assert_says(&old(&["--store", other, "create", above]).fails(2), "inside the base");
+    old(&["remove", "outer"]).ok();
+    old(&["--store", other, "create", above, "--label", "free"]).ok();
+    treefork.ok(["--store", other, "remove", "free"]);
+    treefork.ok(["--store", other, "serve", "--stop"]);
+    assert_nothing_left(&treefork);
+}
+
 #[test]
 fn labels_and_names() {
     let treefork = Treefork::new();
