@@ -291,7 +291,7 @@ impl Client {
         if envelope.version != VERSION {
             let (theirs, ours) = (envelope.version, VERSION);
             let what = format!("the running server speaks protocol {theirs}, this treefork {ours}: the store is");
-            let error = Error::new(Kind::Unavailable, what).at(&self.store);
+            let error = Error::new(Kind::Locked, what).at(&self.store);
             return Err(error.remedy("end the old server with the treefork that started it: `treefork serve --stop`"));
         }
         let understood = serde_json::from_value(envelope.message);
@@ -322,7 +322,7 @@ impl Client {
         let holder = FileLock::holder(&super::lock(&self.store));
         let who =
             holder.map_or_else(|| "the server".to_owned(), |holder| format!("the server, process {},", holder.pid));
-        let error = Error::new(Kind::Unavailable, format!("{who} does not answer; its log is")).at(self.log());
+        let error = Error::new(Kind::Locked, format!("{who} does not answer; its log is")).at(self.log());
         error.remedy("end that process: the next command starts another, which mounts all forks again")
     }
 

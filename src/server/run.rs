@@ -318,7 +318,7 @@ fn understand(envelope: Envelope<serde_json::Value>) -> Result<Request> {
     if envelope.version != VERSION {
         let (theirs, ours) = (envelope.version, VERSION);
         let what = format!("the server speaks protocol {ours}, not {theirs}");
-        return Err(Error::new(Kind::Unavailable, what).remedy("end the old server: `treefork serve --stop`"));
+        return Err(Error::new(Kind::Locked, what).remedy("end the old server: `treefork serve --stop`"));
     }
     serde_json::from_value(envelope.message).map_err(|e| Error::new(Kind::Usage, "no such request").because(e))
 }

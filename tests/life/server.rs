@@ -301,6 +301,9 @@ fn one_that_does_not_answer_is_named() {
     assert!(listed.text().contains("stale") && listed.complaint().contains(&number), "{}", listed.complaint());
     let done = treefork.fails(1, ["doctor"]);
     assert!(done.text().contains(&number), "{}", done.text());
+    // Nor is a copy made instead.
+    let done = treefork.fails(1, ["create", base.to_str().expect("UTF-8"), "--label", "b"]);
+    assert!(done.complaint().contains(&number) && done.complaint().contains("does not answer"), "{}", done.complaint());
     kill_server(&treefork);
     assert_eq!(treefork.ok(["path", "a"]).text(), fork.to_str().expect("UTF-8"));
     assert_eq!(treefork.env().sh(&fork, "cat file"), "one");
