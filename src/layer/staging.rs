@@ -41,6 +41,16 @@ pub struct Made {
     pub umask: u32,
 }
 
+impl Made {
+    /// The permissions to make a copy of `original` with: its own, where nothing is in their way and whoever owns the copy
+    /// may do this much to it until it is complete (an ordinary user cannot mark what he may not write); else that much.
+    pub fn mode_of(self, original: &Stat, least: u32) -> u32 {
+        let wanted = original.mode & 0o7777;
+        let as_wanted = wanted & !0o777 == 0 && wanted & least == least && wanted & self.umask == 0;
+        if as_wanted { wanted } else { least }
+    }
+}
+
 impl Staging {
     /// Opens the staging directory of a work area, made when missing and emptied of what a crash left in it.
     pub fn open(work: &OwnedFd) -> Result<Self, Errno> {

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::copyup::{Bring, discard};
 use super::fds::{Opened, Slot};
-use super::node::{Inherit, Node, Place};
+use super::node::{Inherit, Kind, Node, Place};
 use super::quota::Hold;
 use super::shell::move_dir;
 use super::{Caller, Entry, Overlay, Result, Upper};
@@ -102,8 +102,10 @@ impl Overlay {
                 return Err(e);
             }
         };
-        if node.is_dir() {
+        if let Kind::Dir(dir) = &node.kind {
             self.count_subdirectory(&parent, 1);
+            // As it has inherited it itself.
+            dir.state.write().inherit = Some(Inherit { set_gid: stat.mode & 0o2000 != 0, ..inherit });
         }
         if let Some(fd) = opened {
             let opened = Opened::new(fd);
@@ -230,26 +232,25 @@ fn make_at(at: At<'_>, new: &New<'_>, mask: u32) -> Result<Option<OwnedFd>> {
 /// Owner, and what that or our own umask took away; the mark of a directory that hides lower entries. The attributes
 /// that the entry has then.
 fn finish(at: At<'_>, new: &New<'_>, mask: u32, default_acl: bool, owner: &Owner, opaque: bool) -> Result<Stat> {
+    if opaque && matches!(new, New::Dir(_)) {
+        // Before it is looked at, since it changes a time.
+        marks::set_opaque(at)?;
+    }
     let mut stat = at.stat()?;
     if chown_to(at, &stat, owner)? {
         stat = at.stat()?;
     }
-    let mut changed = false;
     let wanted = match *new {
         New::Node(mode, _) => mode & !mask & 0o7777,
         // A new directory keeps the set-group-id bit that it inherited.
         New::Dir(mode) => (mode & !mask & 0o7777) | (stat.mode & 0o2000),
         New::Symlink(_) => return Ok(stat),
     };
-    if !default_acl && stat.mode & 0o7777 != wanted {
-        at.chmod(wanted)?;
-        changed = true;
+    if default_acl || stat.mode & 0o7777 == wanted {
+        return Ok(stat);
     }
-    if opaque && matches!(new, New::Dir(_)) {
-        marks::set_opaque(at)?;
-        changed = true;
-    }
-    if changed { at.stat() } else { Ok(stat) }
+    at.chmod(wanted)?;
+    at.stat()
 }
 
 /// Gives the entry its owner; whether anything had to change.

@@ -35,6 +35,10 @@ impl Overlay {
                 Ok(n) => done += n,
                 Err(e) => return Err(e),
             }
+            // To ask once more would only show that this is still the end.
+            if opened.end == Some(offset + done as u64) {
+                break;
+            }
         }
         Ok(done)
     }
@@ -208,7 +212,8 @@ impl Overlay {
         let state = file.state.read();
         let opened = match &state.place {
             Place::Lower { layer, path, .. } => {
-                Opened::new(self.open_lower(node, layer, path, OFlags::RDONLY | OFlags::NONBLOCK)?.fd)
+                let original = self.open_lower(node, layer, path, OFlags::RDONLY | OFlags::NONBLOCK)?;
+                Opened::of_lower(original.fd, original.stat.size)
             }
             _ => self.open_upper(&state, OFlags::RDONLY)?,
         };

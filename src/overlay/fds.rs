@@ -25,6 +25,8 @@ pub(super) struct Opened {
     pub(super) set_id: AtomicBool,
     /// The file is known to have no capabilities, as one that was just made.
     pub(super) incapable: AtomicBool,
+    /// Where a file of a lower ended when it was opened.
+    pub(super) end: Option<u64>,
     /// The file was still being brought up when it was opened.
     partial: Option<Arc<Partial>>,
 }
@@ -34,9 +36,18 @@ impl Opened {
         Self::of(Arc::new(fd), None)
     }
 
+    /// A file of a lower, of this size.
+    pub(super) fn of_lower(fd: OwnedFd, size: u64) -> Arc<Self> {
+        Arc::new(Self { end: Some(size), ..Self::made(Arc::new(fd), None) })
+    }
+
     /// A file of the upper, which may be a partial one.
     pub(super) fn of(fd: Arc<OwnedFd>, partial: Option<Arc<Partial>>) -> Arc<Self> {
-        Arc::new(Self { fd, set_id: AtomicBool::new(false), incapable: AtomicBool::new(false), partial })
+        Arc::new(Self::made(fd, partial))
+    }
+
+    fn made(fd: Arc<OwnedFd>, partial: Option<Arc<Partial>>) -> Self {
+        Self { fd, set_id: AtomicBool::new(false), incapable: AtomicBool::new(false), end: None, partial }
     }
 
     /// The file as one that is still being brought up, if it is.

@@ -7,20 +7,20 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rustix::fs::RenameFlags;
+use rustix::fs::{OFlags, RenameFlags, Timestamps, XattrFlags};
 use rustix::io::Errno;
 
 use super::copyup::{discard, quietly};
-use super::fds::Opened;
+use super::fds::{Opened, Slot};
 use super::node::Node;
 use super::quota::Hold;
-use super::stage::metadata;
+use super::stage::{metadata, stage_attributes};
 use super::{Overlay, Result, Upper};
 use crate::layer::ledger::BaseState;
 use crate::layer::marks::{self, DirMarks, Origin};
 use crate::layer::tree::Layer;
 use crate::names::Name;
-use crate::sys::{At, Stat};
+use crate::sys::{At, Stat, calls};
 
 impl Overlay {
     /// Brings a directory into the upper as an empty shell, and those above it first; its upper directory. The caller holds
@@ -84,24 +84,29 @@ impl Overlay {
         let stat = layer.shown(At::object(&*from), Stat::of(from.as_fd())?)?;
         let staged = upper.staging.name();
         let to = upper.staging.at(&staged);
-        to.mkdir(0o700)?;
+        let made = upper.staging.made()?;
+        let mode = made.mode_of(&stat, 0o700);
+        to.mkdir(mode)?;
         let placed = (|| {
+            let fd = to.open(OFlags::RDONLY | OFlags::DIRECTORY)?;
             let origin =
                 Origin { ident: node.ident, dev: self.written_dev(stat.dev), indexed: false, ctime: Some(stat.ctime) };
-            marks::set_origin(to, &origin)?;
-            metadata(At::object(&*from), to, &stat)?;
+            calls::fsetxattr(&fd, marks::ORIGIN, &origin.encode(), XattrFlags::empty())?;
+            let original = At::object(&*from);
+            stage_attributes((original, &stat, original.xattrs()?.is_empty()), &fd, mode, made)?;
+            let times = Timestamps { last_access: stat.atime.into(), last_modification: stat.mtime.into() };
+            calls::futimens(&fd, &times)?;
             upper.note(&lower.path, BaseState::from(&stat))?;
             if let Some(hold) = &mut hold {
                 hold.fit(&to.stat()?);
             }
             let _change = parent.dir()?.change.lock();
             let _room = upper.room(parent, At::object(&*above.fd))?;
-            quietly(&above.fd, || move_dir(to, At::new(&*above.fd, name), RenameFlags::empty()))
+            quietly(&above.fd, || move_dir(to, At::new(&*above.fd, name), RenameFlags::empty()))?;
+            Ok(Opened::new(fd))
         })();
-        if let Err(e) = placed {
-            discard(upper, &staged);
-            return Err(e);
-        }
+        let opened = placed.inspect_err(|_| discard(upper, &staged))?;
+        self.fds.put(self.owner, node.id, Slot::UpperDir, opened);
         if let Some(hold) = hold {
             hold.charge(node);
         }

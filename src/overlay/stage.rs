@@ -24,6 +24,7 @@ use crate::copy::{self, Sharing};
 use crate::layer::ledger::{self, BaseState, Digest};
 use crate::layer::marks::{self, Origin};
 use crate::layer::prepared;
+use crate::layer::staging::Made;
 use crate::names::RelPath;
 use crate::sys::{At, Stat, calls};
 
@@ -145,14 +146,12 @@ impl Overlay {
         bring: Bring,
     ) -> Result<FileCopy> {
         let made = upper.staging.made()?;
-        let wanted = original.shown.mode & 0o7777;
-        // Readable and writable until it is complete: an ordinary user cannot mark a read-only file.
-        let as_wanted = wanted & !0o777 == 0 && wanted & 0o600 == 0o600 && wanted & made.umask == 0;
-        let mode = if as_wanted { wanted } else { 0o600 };
+        let mode = made.mode_of(&original.shown, 0o600);
         let fd = to.create(OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, mode)?;
         let content = self.stage_content(upper, original, path, &fd, bring)?;
         calls::fsetxattr(&fd, marks::ORIGIN, &origin.encode(), XattrFlags::empty())?;
-        let bare = stage_attributes(original, &fd, mode, (made.uid, made.gid))?;
+        let bare = matches!(calls::flistxattr(&original.fd, &mut [0; 1024]), Ok(0) | Err(Errno::NOTSUP));
+        stage_attributes((At::object(&original.fd), &original.shown, bare), &fd, mode, made)?;
         // Cut short it is changed already, whatever becomes of the call that asked for it: its times are those of the copy.
         let cut = matches!(bring, Bring::First(most) if most == 0 || most < original.stat.size);
         if !cut {
@@ -221,28 +220,30 @@ fn small_content(original: &Original) -> Result<Option<Vec<u8>>> {
     Ok(Some(content))
 }
 
-/// Owner, attributes and permissions of a staged file that was made with this mode and owner; whether no attributes were to
-/// be brought over.
-fn stage_attributes(original: &Original, copy: &OwnedFd, made_with: u32, owner: (u32, u32)) -> Result<bool> {
-    let (from, shown) = (&original.fd, &original.shown);
+/// Owner, attributes and permissions of a staged file or directory that was made with this mode. `bare`: the original has no
+/// attributes.
+pub(super) fn stage_attributes(
+    (original, shown, bare): (At<'_>, &Stat, bool),
+    copy: &OwnedFd,
+    made_with: u32,
+    made: Made,
+) -> Result<()> {
     let mut mode = shown.mode & 0o7777;
-    if (shown.uid, shown.gid) != owner {
+    if (shown.uid, shown.gid) != (made.uid, made.gid) {
         let (uid, gid) = (rustix::fs::Uid::from_raw(shown.uid), rustix::fs::Gid::from_raw(shown.gid));
         match calls::fchown(copy, Some(uid), Some(gid)) {
-            Err(Errno::PERM) if owner.0 != 0 => mode &= !0o6000,
+            Err(Errno::PERM) if made.uid != 0 => mode &= !0o6000,
             other => other?,
         }
     }
-    let mut names = [0_u8; 1024];
-    let bare = matches!(calls::flistxattr(from, &mut names), Ok(0) | Err(Errno::NOTSUP));
     if !bare {
-        copy::xattrs(At::object(from), At::object(copy), marks::is_ours)?;
+        copy::xattrs(original, At::object(copy), marks::is_ours)?;
     }
     // An access list of the original's has changed the mode.
     if !bare || mode != made_with {
         calls::fchmod(copy, rustix::fs::Mode::from_raw_mode(mode))?;
     }
-    Ok(bare)
+    Ok(())
 }
 
 /// The copy of what is no regular file.

@@ -163,6 +163,7 @@ impl<'a> At<'a> {
     pub fn set_xattr(self, attribute: &OsStr, value: &[u8], flags: XattrFlags) -> Result<(), Errno> {
         match self.name.is_empty() {
             true => calls::setxattr(&self.proc_path(), attribute, value, flags),
+            false if self.has_xattrat() => calls::lsetxattrat(self.dir, self.name, attribute, value, flags),
             false => calls::lsetxattr(&self.proc_path(), attribute, value, flags),
         }
     }
@@ -195,7 +196,7 @@ impl<'a> At<'a> {
         Ok(names.map(|name| OsStr::from_bytes(name).to_os_string()).collect())
     }
 
-    /// Whether its attributes can be read by directory and name. What has no name has to be open for that, which `O_PATH` is not.
+    /// Whether its attributes can be reached by directory and name. What has no name has to be open for that, which `O_PATH` is not.
     fn has_xattrat(self) -> bool {
         !self.name.is_empty() && calls::has_xattrat()
     }
@@ -214,7 +215,7 @@ impl<'a> At<'a> {
         }
     }
 
-    /// A path for the calls that take no directory descriptor (setting extended attributes, and reading them before Linux 6.13). The path of an
+    /// A path for the calls that take no directory descriptor (extended attributes before Linux 6.13). The path of an
     /// object behind a descriptor is a magic link: the calls on it have to follow.
     fn proc_path(self) -> PathBuf {
         let mut path = proc_fd(self.dir);

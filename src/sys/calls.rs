@@ -33,7 +33,7 @@ pub use file::File;
 pub use mounted::{listmount, statmount};
 pub use path::{exists, make_dirs, names, names_if_any};
 pub use writeback::begin_writeback;
-pub use xattrat::{has_xattrat, lgetxattrat, llistxattrat};
+pub use xattrat::{has_xattrat, lgetxattrat, llistxattrat, lsetxattrat};
 
 use super::fault::{self, Outcome};
 

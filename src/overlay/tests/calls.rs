@@ -145,3 +145,34 @@ fn the_attributes_of_a_directory() {
     assert_eq!((links, attributes(&fork, "leaf").0, attributes(&fork, "d/c").0), (6, 2, 3), "{counted:?}");
     assert_eq!(attributes(&fork, "d").1, ["statx", "statx"], "once counted it is known");
 }
+
+#[test]
+fn the_way_to_a_base_file() {
+    let fork = fork(|base| {
+        fs::create_dir_all(base.join("d/e")).expect("room");
+        fs::write(base.join("f"), "text").expect("room");
+        fs::write(base.join("d/e/f"), "text").expect("room");
+    });
+    fork.overlay.write(fork.id("f"), 0, b"T", false).expect("room");
+    let (dir, e) = (fork.id("d"), fork.id("d/e"));
+    // A directory comes up as a shell: made, marked, with the times and a line in the ledger, and moved into its place.
+    let shell = ["statx", "mkdirat", "openat", "fsetxattr", "listxattr", "futimens", "write"];
+    let placed = ["statx", "renameat_with", "utimensat"];
+    let first = calls(|| fork.overlay.mknod(me(), dir, OsStr::new("new"), 0o100_644, 0, 0));
+    assert_eq!(first[1..=10], [&shell[..], &placed[..]].concat(), "after the look at the name: {first:?}");
+    fork.overlay.mkdir(me(), e, OsStr::new("sub"), 0o755, 0).expect("room");
+    let made = calls(|| fork.overlay.mkdir(me(), e, OsStr::new("more"), 0o755, 0));
+    assert_eq!(made, ["statx", "statx", "mkdirat", "lsetxattr", "statx"]);
+    let sub = fork.id("d/e/sub");
+    let in_new = calls(|| fork.overlay.mknod(me(), sub, OsStr::new("new"), 0o100_644, 0, 0));
+    assert_eq!(in_new, ["openat", "openat", "statx"], "what it inherits is known");
+}
+
+#[test]
+fn a_base_file_that_is_read() {
+    let fork = looked_at();
+    let node = fork.id("d/f");
+    let mut buffer = [0; 4096];
+    assert_eq!(calls(|| fork.overlay.read(node, 0, &mut buffer)), ["openat2", "statx", "pread"]);
+    assert_eq!(calls(|| fork.overlay.read(node, 5, &mut buffer)), ["pread"]);
+}

@@ -1,17 +1,18 @@
-//! `getxattrat(2)` and `listxattrat(2)`: extended attributes of a name in a directory, without the way through `/proc` that
-//! the older calls need. From Linux 6.13 on.
+//! `getxattrat(2)` and its like: extended attributes of a name in a directory, without the way through `/proc` that the older
+//! calls need. From Linux 6.13 on.
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::LazyLock;
 
-use rustix::fs::{AtFlags, CWD};
+use rustix::fs::{AtFlags, CWD, XattrFlags};
 use rustix::io::{Errno, Result};
 use rustix::path::Arg;
 
 use super::call;
 
 /// Their numbers, which are the same on all architectures that treefork is built for.
+const SETXATTRAT: libc::c_long = 463;
 const GETXATTRAT: libc::c_long = 464;
 const LISTXATTRAT: libc::c_long = 465;
 
@@ -40,6 +41,27 @@ pub fn lgetxattrat(
     value: &mut [u8],
 ) -> Result<usize> {
     call("sys.lgetxattr", || path.into_with_c_str(|path| name.into_with_c_str(|name| get(dir, path, name, value))))
+}
+
+/// `lsetxattr` of a name in a directory, where [`has_xattrat`].
+pub fn lsetxattrat(
+    dir: BorrowedFd<'_>,
+    path: impl Arg + Copy,
+    name: impl Arg + Copy,
+    value: &[u8],
+    flags: XattrFlags,
+) -> Result<()> {
+    let set = |path: &CStr, name: &CStr| {
+        let size = u32::try_from(value.len()).map_err(|_| Errno::TOOBIG)?;
+        let args = Args { value: value.as_ptr() as u64, size, flags: flags.bits() };
+        let (at, room) = (AtFlags::SYMLINK_NOFOLLOW.bits(), size_of::<Args>());
+        // SAFETY: both names end in a NUL, `args` is as large as is said, and the kernel only reads `size` bytes of `value`.
+        let done = unsafe {
+            libc::syscall(SETXATTRAT, dir.as_raw_fd(), path.as_ptr(), at, name.as_ptr(), &raw const args, room)
+        };
+        length(done).map(drop)
+    };
+    call("sys.lsetxattr", || path.into_with_c_str(|path| name.into_with_c_str(|name| set(path, name))))
 }
 
 /// `llistxattr` of a name in a directory, where [`has_xattrat`].
@@ -91,10 +113,15 @@ mod tests {
         let mut value = [0; 8];
         assert!(matches!(get("f", &mut value), Err(Errno::NODATA | Errno::NOTSUP)));
         assert_eq!(get("absent", &mut value), Err(Errno::NOENT));
-        if rustix::fs::setxattr(&file, "user.treefork", b"text", rustix::fs::XattrFlags::empty()).is_err() {
+        let set = |value: &[u8], flags| lsetxattrat(open.as_fd(), "f", "user.treefork", value, flags);
+        if set(b"old", XattrFlags::empty()) == Err(Errno::NOTSUP) {
             eprintln!("NOT RUN: no user attributes here");
             return;
         }
+        assert_eq!(set(b"text", XattrFlags::CREATE), Err(Errno::EXIST));
+        set(b"text", XattrFlags::REPLACE).expect("it is there");
+        let old = rustix::fs::getxattr(&file, "user.treefork", &mut value);
+        assert_eq!((old, &value[..4]), (Ok(4), &b"text"[..]));
         assert_eq!((get("f", &mut value), &value[..4]), (Ok(4), &b"text"[..]));
         assert_eq!(get("f", &mut value[..2]), Err(Errno::RANGE));
         assert!(get("l", &mut value).is_err(), "a link is not followed");
