@@ -19,6 +19,8 @@ pub(super) struct Others(Mutex<Seen>);
 struct Seen {
     newer: Newer,
     forks: Vec<(u64, PathBuf)>,
+    /// How many may be kept in mind before those that are gone are forgotten.
+    most: usize,
 }
 
 impl Others {
@@ -28,10 +30,15 @@ impl Others {
         let Some(new) = seen.newer.look() else { return refuse_any_inside(base) };
         let forks = new.into_iter().filter(|(_, mounted)| is_fork(mounted) && !mounted.point.starts_with(own));
         seen.forks.extend(forks.map(|(number, mounted)| (number, mounted.point)));
+        let too_many = seen.forks.len() > seen.most;
         // Asked again where it matters: it may be gone by now, or elsewhere.
         seen.forks.retain_mut(|(number, point)| {
-            !point.starts_with(base) || about(*number).map(|now| *point = now.point).is_ok()
+            let matters = too_many || point.starts_with(base);
+            !matters || about(*number).map(|now| *point = now.point).is_ok()
         });
+        if too_many {
+            seen.most = 2 * seen.forks.len() + 64;
+        }
         match seen.forks.iter().find(|(_, point)| point.starts_with(base)) {
             Some((_, point)) => Err(refused(base, point)),
             None => Ok(()),

@@ -180,7 +180,7 @@ pub trait Strategy: Send + Sync {
     fn guarantees(&self) -> Guarantees;
     /// Whether it would work here. The error is the reason; nothing is left behind either way.
     fn probe(&self, site: &Site) -> Result<()>;
-    /// Fills `site`. On an error whatever was begun may stay in `site.dir`: the caller calls `destroy` and deletes it.
+    /// Fills `site`: all that [`present`](Self::present) needs. On an error whatever was begun may stay in `site.dir`: the caller calls `destroy` and deletes it.
     fn create(&self, site: &Site, wishes: &Wishes) -> Result<Made>;
     /// Makes what [`create`](Self::create) has made usable, which [`revive`](Self::revive) can do again at any time. `meanwhile` is
     /// done once, in the time that this takes.
@@ -252,6 +252,7 @@ fn enforces(way: Way) -> Result<()> {
 ///
 /// A way is passed over when its probe refuses, or when making the fork turns out to be impossible on this machine
 /// ([`Kind::Unavailable`]); any other failure is the failure of the whole. What failed is destroyed before the next try.
+/// `records` is told when the fork is complete.
 pub fn make(wanted: Option<Way>, site: &Site, wishes: &Wishes, records: &mut dyn Records) -> Result<()> {
     let only_overlay = wishes.private_mount || !wishes.limits.is_nothing();
     let wanted = if only_overlay { wanted.or(Some(Way::Overlay)) } else { wanted };
