@@ -192,7 +192,7 @@ impl Overlay {
         let opened = self.upper_dir(node)?;
         marks::of_upper(At::object(&*opened.fd), |dir| {
             let mut covered = 0;
-            for entry in Dir::read_from(&dir.open_quiet(OFlags::RDONLY | OFlags::DIRECTORY)?)? {
+            for entry in Dir::of(dir.open_quiet(OFlags::RDONLY | OFlags::DIRECTORY)?)? {
                 let entry = entry?;
                 let name = OsStr::from_bytes(entry.file_name().to_bytes());
                 if name != "." && name != ".." {
@@ -283,15 +283,14 @@ impl Overlay {
         listing: &mut Listing,
         hidden: &mut HashSet<OsString>,
     ) -> Result<()> {
-        let dir = dir.open_quiet(OFlags::RDONLY | OFlags::DIRECTORY)?;
-        for entry in Dir::read_from(&dir)? {
+        for entry in Dir::of(dir.open_quiet(OFlags::RDONLY | OFlags::DIRECTORY)?)? {
             let entry = entry?;
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
             if name == "." || name == ".." {
                 continue;
             }
             hidden.insert(name.to_os_string());
-            let at = At::new(&dir, name);
+            let at = At { name, ..dir };
             let kind = entry.file_type();
             let suspect = attribute_whiteouts && kind == FileType::RegularFile;
             let stat = match kind {
@@ -322,9 +321,8 @@ impl Overlay {
         hidden: &mut HashSet<OsString>,
     ) -> Result<()> {
         let (_, fd) = self.lower_dir(node, lower)?;
-        let dir = At::object(&*fd).open_quiet(OFlags::RDONLY | OFlags::DIRECTORY)?;
         let mut hidden_below = Vec::new();
-        for entry in Dir::read_from(&dir)? {
+        for entry in Dir::of(At::object(&*fd).open_quiet(OFlags::RDONLY | OFlags::DIRECTORY)?)? {
             let entry = entry?;
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
             if let Some(hides) = marks::image_mark(name).filter(|_| lower.layer.image) {

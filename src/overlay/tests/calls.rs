@@ -176,3 +176,13 @@ fn a_base_file_that_is_read() {
     assert_eq!(calls(|| fork.overlay.read(node, 0, &mut buffer)), ["openat2", "statx", "pread"]);
     assert_eq!(calls(|| fork.overlay.read(node, 5, &mut buffer)), ["pread"]);
 }
+
+#[test]
+fn a_directory_that_is_listed() {
+    let fork = looked_at();
+    let dir = fork.id("d");
+    let listed = calls(|| fork.overlay.readdir(dir, 0, &mut |_| false));
+    let opened: Vec<_> = listed.iter().filter(|name| **name != "getdents").collect();
+    // The upper, with the marks of what stands there, and the base.
+    assert_eq!(opened, [&"open", &"lgetxattr", &"lgetxattr", &"open"]);
+}

@@ -1,6 +1,6 @@
 //! The entries of a directory.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::DirEntry;
 use rustix::io::Result;
@@ -15,6 +15,11 @@ impl Dir {
     /// Lists the directory behind a descriptor, which keeps its own place in it.
     pub fn read_from(fd: impl AsFd + Copy) -> Result<Self> {
         call("sys.read_dir", || rustix::fs::Dir::read_from(fd)).map(Self)
+    }
+
+    /// Lists a directory that was opened for that, which spares two calls.
+    pub fn of(fd: OwnedFd) -> Result<Self> {
+        rustix::fs::Dir::new(fd).map(Self)
     }
 }
 
