@@ -12,6 +12,7 @@ mod fanout;
 mod merge;
 mod place;
 mod report;
+mod server;
 mod subject;
 mod tree;
 mod workload;
@@ -41,6 +42,8 @@ fn main() -> ExitCode {
                 if workload.suits(subject.as_ref()) {
                     let metrics = workload.measure(&place, subject.as_ref());
                     report.add(workload.name(), subject.name(), metrics);
+                    // The next finds as much room as this one.
+                    place.settle();
                 }
             }
         }

@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::cli::Plan;
-use super::tree;
+use super::{server, tree};
 
 /// The binary that was built with this benchmark, with the same profile.
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_treefork");
 
-/// Room for the base, a handful of copies of it and a few large files.
+/// Room for the base, as many copies of it as there are agents at once, and a few large files.
 const IMAGE_GIB: u64 = 24;
+const COPIES: usize = 36;
 
 /// The image and what is in it.
 pub(crate) struct Place {
@@ -47,11 +48,16 @@ impl Place {
         let (image, point) = (self.root.join(image), self.root.join(point));
         std::fs::create_dir_all(&point).expect("make the mount point");
         File::create(&image).and_then(|file| file.set_len(IMAGE_GIB << 30)).expect("a sparse file");
-        let options: &[&str] = match self.file_system.as_str() {
-            "ext4" => &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"],
-            _ => &["-q", "-f"],
-        };
-        run(Command::new(format!("mkfs.{}", self.file_system)).args(options).arg(&image));
+        let mut mkfs = Command::new(format!("mkfs.{}", self.file_system));
+        if self.file_system == "ext4" {
+            mkfs.args(["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"]);
+            // It has a fixed number of inodes: one for 16 KiB unless told otherwise, and the files here are smaller.
+            let files = COPIES * (self.files + self.files / 20);
+            mkfs.arg("-N").arg(files.max(1_500_000).to_string());
+        } else {
+            mkfs.args(["-q", "-f"]);
+        }
+        run(mkfs.arg(&image));
         run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&point));
     }
 
@@ -105,8 +111,10 @@ impl Place {
         String::from_utf8(done.stdout).expect("text").trim_end().to_owned()
     }
 
-    /// Brings everything written so far to the disk, so that it is not written while the next one is measured.
+    /// Waits for what goes on behind the commands' backs, and brings everything written so far to the disk, so that the next
+    /// one is measured alone.
     pub(crate) fn settle(&self) {
+        server::await_rest(self);
         let root = File::open(self.path("")).expect("the root of the image");
         rustix::fs::syncfs(&root).expect("sync");
         if let Ok(other) = File::open(self.root.join("other")) {

@@ -1,6 +1,5 @@
 //! What is done in each fork, and what of it is timed.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -9,6 +8,7 @@ use super::cli::Plan;
 use super::merge;
 use super::place::{Place, run};
 use super::report::{self, Metric, kib, ms};
+use super::server::Server;
 use super::subject::{Fork, Subject, has_command};
 use super::tree;
 use super::{build, churn, fanout};
@@ -91,7 +91,7 @@ fn is_variant(subject: &dyn Subject) -> bool {
     matches!(subject.name(), "treefork exec" | "treefork prewarmed")
 }
 
-/// How long `act` takes, with a quiet disk before it.
+/// How long `act` takes, with nothing under way before it.
 pub(crate) fn timed(place: &Place, act: impl FnOnce()) -> Duration {
     place.settle();
     let start = Instant::now();
@@ -338,7 +338,7 @@ fn many_forks(place: &Place, subject: &dyn Subject) -> Measured {
         std::thread::sleep(Duration::from_secs(65));
     }
     let rested = Server::of(place);
-    let (removal, ()) = each(|| forks[count - tenth..].iter().for_each(|fork| subject.remove(place, fork)));
+    let removal = forks[count - tenth..].iter().map(|fork| timed(place, || subject.remove(place, fork))).sum();
     forks[..count - tenth].iter().chain([&first]).for_each(|fork| subject.remove(place, fork));
     let one = |whole: Duration| whole / u32::try_from(tenth).expect("small");
     vec![
@@ -361,40 +361,4 @@ fn each<T>(act: impl FnOnce() -> T) -> (Duration, T) {
     let start = Instant::now();
     let made = act();
     (start.elapsed(), made)
-}
-
-/// What the server of the store has to itself.
-struct Server {
-    kib: u64,
-    threads: u64,
-    descriptors: u64,
-}
-
-impl Server {
-    fn of(place: &Place) -> Self {
-        let process = server(place);
-        let count = |what| std::fs::read_dir(process.join(what)).expect("procfs").count() as u64;
-        Self { kib: anonymous_kib(&process), threads: count("task"), descriptors: count("fd") }
-    }
-}
-
-/// The process that serves the store.
-fn server(place: &Place) -> PathBuf {
-    let store = std::fs::metadata(place.store()).expect("the store");
-    let serves = |pid: &Path| {
-        let line = std::fs::read(pid.join("cmdline")).unwrap_or_default();
-        let words: Vec<_> = line.split(|&b| b == 0).map(String::from_utf8_lossy).collect();
-        words.iter().any(|word| word == "serve")
-            && words.iter().any(|word| std::fs::metadata(&**word).is_ok_and(|m| m.ino() == store.ino()))
-    };
-    let processes = std::fs::read_dir("/proc").expect("procfs").flatten().map(|entry| entry.path());
-    let server = processes.filter(|pid| pid.join("stat").exists()).find(|pid| serves(pid));
-    server.expect("a server runs")
-}
-
-/// Memory of a process that is no file's.
-fn anonymous_kib(process: &Path) -> u64 {
-    let status = std::fs::read_to_string(process.join("status")).expect("procfs");
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("a number");
-    line.trim().trim_end_matches(" kB").parse().expect("a number")
 }
