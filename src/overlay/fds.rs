@@ -14,8 +14,8 @@ use lru::LruCache;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::Result;
 use super::partial::Partial;
+use super::{Overlay, Result};
 
 /// A cached descriptor.
 #[derive(Debug)]
@@ -102,6 +102,30 @@ impl Drop for Held {
     }
 }
 
+/// What is still open in the upper of a file system that has ended, and is of no use to anybody: dropping this closes it.
+/// Until then it counts in the cache, which closes it sooner where it needs the room.
+#[derive(Debug)]
+pub struct Leftovers {
+    pub(super) fds: Arc<FdCache>,
+    pub(super) owner: u32,
+}
+
+impl Overlay {
+    /// Ends it where nothing of it is wanted any more: what it has open in the upper, which may be thousands of descriptors,
+    /// is closed with what this returns, and not with the overlay.
+    pub fn leave(&self) -> Leftovers {
+        self.quiesce();
+        self.leaves.store(true, Ordering::Relaxed);
+        Leftovers { fds: Arc::clone(&self.fds), owner: self.owner }
+    }
+}
+
+impl Drop for Leftovers {
+    fn drop(&mut self) {
+        self.fds.remove_owner(self.owner);
+    }
+}
+
 impl FdCache {
     /// A cache for all file systems of this process.
     pub fn of_process() -> Arc<Self> {
@@ -159,12 +183,24 @@ impl FdCache {
         drop(old);
     }
 
-    /// Closes everything of one file system; the nodes that it was of.
+    /// Closes all that a file system has here; the nodes that they were of.
     pub(super) fn remove_owner(&self, owner: u32) -> Vec<u64> {
+        self.remove_where(owner, |_, _| true)
+    }
+
+    /// The same for those that may lead to a lower layer.
+    pub(super) fn remove_lowers(&self, owner: u32) -> Vec<u64> {
+        self.remove_where(owner, |slot, opened| {
+            matches!(slot, Slot::LowerDir(_) | Slot::Read) || opened.partial.is_some()
+        })
+    }
+
+    fn remove_where(&self, owner: u32, goes: impl Fn(Slot, &Opened) -> bool) -> Vec<u64> {
         let mut nodes = Vec::new();
         for shard in &self.shards {
             let mut shard = shard.lock();
-            let keys: Vec<Key> = shard.iter().map(|(key, _)| *key).filter(|key| key.0 == owner).collect();
+            let ours = shard.iter().filter(|(key, opened)| key.0 == owner && goes(key.2, opened));
+            let keys: Vec<Key> = ours.map(|(key, _)| *key).collect();
             let old: Vec<_> = keys.iter().map(|key| shard.pop(key)).collect();
             drop(shard);
             drop(old);

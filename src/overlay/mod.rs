@@ -62,7 +62,7 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -81,7 +81,7 @@ use crate::names::RelPath;
 use crate::sys::{At, Ident, Stat, Time};
 
 pub use count::usage_of;
-pub use fds::FdCache;
+pub use fds::{FdCache, Leftovers};
 pub use large::Large;
 use node::{Dir, DirState, Kind, Node, Table};
 pub use quota::{Limits, Usage};
@@ -251,6 +251,8 @@ pub struct Overlay {
     fds: Arc<FdCache>,
     /// Our number in the descriptor cache.
     owner: u32,
+    /// Descriptors of the upper are [left](Overlay::leave) to somebody else.
+    leaves: AtomicBool,
     /// Device of the base: objects on it keep their numbers.
     base_dev: u64,
     /// What marks of origin call it.
@@ -323,6 +325,7 @@ impl Overlay {
             names: RwLock::new(()),
             relinking: Mutex::default(),
             owner,
+            leaves: AtomicBool::new(false),
             fds,
             base_dev,
             made_on: made_on.unwrap_or(base_dev),
@@ -395,7 +398,8 @@ impl Overlay {
 
 impl Drop for Overlay {
     fn drop(&mut self) {
-        let open = self.fds.remove_owner(self.owner);
+        let leaves = self.leaves.load(Ordering::Relaxed);
+        let open = if leaves { self.fds.remove_lowers(self.owner) } else { self.fds.remove_owner(self.owner) };
         // What the kernel forgets takes its descriptors along, whoever is in the middle of something.
         let kept: Vec<u64> = open.into_iter().filter(|&node| self.table.get(node).is_none()).collect();
         debug_assert!(kept.is_empty() || std::thread::panicking(), "descriptors of forgotten nodes: {kept:?}");

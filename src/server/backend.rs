@@ -12,7 +12,7 @@ use super::observed::{self, Observed};
 use super::others::Others;
 use super::pointers::Pointers;
 use super::protocol::{Layer, MountSpec};
-use super::table::{Backend, How, Mounted};
+use super::table::{Backend, How, Mounted, Rest};
 use crate::error::{Context, Error, Kind, Result};
 use crate::fuse::{self, Session};
 use crate::layer::watch::Watch;
@@ -125,10 +125,9 @@ impl Mounted for Served {
         Ok(())
     }
 
-    fn discard(&self) -> Result<Option<OwnedFd>> {
+    fn discard(&self) -> Result<Rest> {
         let root = self.session.cut()?;
-        self.overlay.quiesce();
-        Ok(root)
+        Ok(Box::new((root, self.overlay.leave())))
     }
 
     fn shrink(&self) {

@@ -33,7 +33,7 @@ pub use others::refuse_any_inside;
 pub use protocol::{Layer, MountInfo, MountSpec, Pong};
 pub use run::{Options, run};
 pub use start::{AS_SERVER, Program, READY, program_path, set_program, this_program};
-pub use table::{Backend, How, Mounted};
+pub use table::{Backend, How, Mounted, Rest};
 
 use std::path::{Path, PathBuf};
 

@@ -1,26 +1,26 @@
 //! Letting go of mounts that ended for good, behind the back of whoever had them end.
 //!
 //! With the last reference to a mount the kernel drops all that it remembers of it: names, attributes, pages. For a fork
-//! with thousands of files that takes longer than all the rest of its removal, and nobody needs to wait for it. One
-//! thread does it, one mount after the other and with a rest before each, so that whoever had it end is not kept from
+//! with thousands of files that takes longer than all the rest of its removal, and so does closing what was open in its
+//! upper; nobody needs to wait for it. One thread does it, one mount after the other and with a pause before each, so that whoever had it end is not kept from
 //! going on; the thread is there only while there is something to do.
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use super::table::Rest;
 use crate::durable::fault;
 
 /// What the rest of a removal takes, and what may come after it.
-const REST: Duration = Duration::from_millis(50);
+const PAUSE: Duration = Duration::from_millis(50);
 
-/// With more than so many there is no rest.
+/// With more than so many there is no pause.
 const MANY: usize = 8;
 
-/// The roots of mounts that have ended, on their way out.
+/// What is left of mounts that have ended, on its way out.
 #[derive(Default)]
 pub(super) struct Reaper {
     queue: Mutex<Queue>,
@@ -29,7 +29,7 @@ pub(super) struct Reaper {
 
 #[derive(Default)]
 struct Queue {
-    roots: VecDeque<OwnedFd>,
+    rests: VecDeque<Rest>,
     /// Its thread is there, and takes what is in the queue.
     works: bool,
     /// Somebody waits for the end of it.
@@ -37,10 +37,10 @@ struct Queue {
 }
 
 impl Reaper {
-    /// Closes the root of a mount that has ended, soon.
-    pub(super) fn take(self: &Arc<Self>, root: OwnedFd) {
+    /// Lets go of a mount that has ended, soon.
+    pub(super) fn take(self: &Arc<Self>, rest: Rest) {
         let mut queue = self.queue.lock();
-        queue.roots.push_back(root);
+        queue.rests.push_back(rest);
         if queue.works {
             return;
         }
@@ -49,7 +49,7 @@ impl Reaper {
             Ok(_) => queue.works = true,
             Err(e) => {
                 log::warn!("cannot start a thread: {e}");
-                let all = std::mem::take(&mut queue.roots);
+                let all = std::mem::take(&mut queue.rests);
                 drop(queue);
                 drop(all);
             }
@@ -67,19 +67,19 @@ impl Reaper {
     }
 
     fn work(&self) {
-        while let Some(root) = self.next() {
+        while let Some(rest) = self.next() {
             // Where tests hold it back.
             let _ = fault::point("server.reap");
-            drop(root);
+            drop(rest);
         }
     }
 
-    fn next(&self) -> Option<OwnedFd> {
+    fn next(&self) -> Option<Rest> {
         let mut queue = self.queue.lock();
-        if !queue.hurries && (1..=MANY).contains(&queue.roots.len()) {
-            self.changed.wait_for(&mut queue, REST);
+        if !queue.hurries && (1..=MANY).contains(&queue.rests.len()) {
+            self.changed.wait_for(&mut queue, PAUSE);
         }
-        let next = queue.roots.pop_front();
+        let next = queue.rests.pop_front();
         if next.is_none() {
             queue.works = false;
             self.changed.notify_all();
@@ -99,9 +99,9 @@ mod tests {
         let reaper = Arc::new(Reaper::default());
         let mut others = Vec::new();
         for _ in 0..2 * MANY {
-            let (other, root) = std::io::pipe().expect("descriptors");
+            let (other, rest) = std::io::pipe().expect("descriptors");
             others.push(other);
-            reaper.take(root.into());
+            reaper.take(Box::new(rest));
         }
         reaper.finish();
         for mut other in others {

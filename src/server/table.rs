@@ -33,6 +33,9 @@ pub enum How {
     Device(OwnedFd),
 }
 
+/// What is left of a mount that has ended: descriptors that lead to no base.
+pub type Rest = Box<dyn Send>;
+
 /// A mount that is being served. Dropping it ends it.
 pub trait Mounted: Send + Sync {
     /// Whether the kernel still sends requests: false once it was unmounted by somebody else.
@@ -40,8 +43,8 @@ pub trait Mounted: Send + Sync {
     /// Ends it: unmounts, cuts the connection where that is needed, and returns without waiting for its users. All that was
     /// written is in the upper.
     fn unmount(&self) -> Result<()>;
-    /// Ends it where nothing of it is wanted any more. The root of the mount, if there is one: to close that takes a while.
-    fn discard(&self) -> Result<Option<OwnedFd>>;
+    /// Ends it where nothing of it is wanted any more. What is left: to drop that takes a while.
+    fn discard(&self) -> Result<Rest>;
     /// Requests so far, by name.
     fn stats(&self) -> Vec<(String, u64)>;
     /// What it takes on the disk, where it has limits and that is known.
@@ -183,8 +186,8 @@ impl Table {
 
     /// Ends the mount of a fork of which nothing is wanted any more; nothing to do is success.
     pub(super) fn discard(&self, id: &str) -> Result<()> {
-        if let Some(root) = self.end(id, |mounted| mounted.discard())?.flatten() {
-            self.reaper.take(root);
+        if let Some(rest) = self.end(id, |mounted| mounted.discard())? {
+            self.reaper.take(rest);
         }
         Ok(())
     }
@@ -349,8 +352,8 @@ mod tests {
             }
             Ok(())
         }
-        fn discard(&self) -> Result<Option<OwnedFd>> {
-            self.unmount().map(|()| None)
+        fn discard(&self) -> Result<Rest> {
+            self.unmount().map(|()| Box::new(()) as Rest)
         }
         fn stats(&self) -> Vec<(String, u64)> {
             vec![]
