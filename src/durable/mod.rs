@@ -3,7 +3,7 @@
 //! | primitive | a killed process leaves | a power cut leaves |
 //! |---|---|---|
 //! | [`write_atomic`] | the old file or the new one, whole | the same; the new one once the call has returned |
-//! | [`write`], [`write_record_as`] | as `write_atomic` | see [`Sync`] |
+//! | [`write()`], [`write_record_as`] | as `write_atomic` | see [`Sync`] |
 //! | [`write_record`], [`read_record`] | as `write_atomic` | as `write_atomic`; a newer format is refused, never guessed at |
 //! | [`sync_dir`] | (nothing to add) | every name made, replaced or removed in the directory before the call |
 //! | [`FileLock`] | the lock free: the kernel drops it with the process | the lock free |
