@@ -32,7 +32,9 @@ pub(crate) fn svg(groups: &[Group]) -> String {
 
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height:.0}\" font-family=\"sans-serif\" \
-         font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
+         font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n\
+         <text x=\"{}\" y=\"22\" text-anchor=\"end\" fill=\"#57606a\">logarithmic, shorter is better</text>\n",
+        width - 8.0
     );
     let mut y = 0.0;
     for group in groups {
