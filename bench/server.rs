@@ -39,7 +39,7 @@ fn rests(place: &Place) -> bool {
     let threads = process(place).map(|process| std::fs::read_dir(process.join("task")));
     let mut threads = threads.into_iter().flatten().flatten().flatten();
     let reaps = |thread: &std::fs::DirEntry| {
-        std::fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name.trim() == "reaper")
+        std::fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name.trim() == "treefork-reaper")
     };
     nothing_in(place.store().join("trash")) && !threads.any(|thread| reaps(&thread))
 }
