@@ -20,7 +20,7 @@ use super::convert::{errno, rdev_in, set_time};
 use super::reply::{attributes, caller, empty, entry, found, joined, sized, written};
 use super::serving::{Adapter, MAX_IO};
 use super::stats::Op;
-use crate::overlay::{Overlay, SetAttr};
+use crate::overlay::{Overlay, SetAttr, later};
 
 /// How many background requests (readahead, writeback) the kernel may have under way.
 const BACKGROUND: u16 = 64;
@@ -71,7 +71,10 @@ impl Filesystem for Adapter {
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        attributes(reply, self.call(Op::GetAttr, |fs| fs.getattr(ino.0)));
+        let answer = self.call(Op::GetAttr, |fs| fs.getattr(ino.0));
+        let Some(time) = self.overlay.growing_until(ino.0) else { return attributes(reply, answer) };
+        let this = self.clone();
+        later::at(time, move || attributes(reply, this.guarded(Op::GetAttr, |fs| fs.getattr(ino.0))));
     }
 
     fn setattr(

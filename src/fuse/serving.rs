@@ -41,6 +41,11 @@ impl Adapter {
     /// Calls the overlay; a panic becomes `EIO`.
     pub(super) fn call<T>(&self, op: Op, f: impl FnOnce(&Overlay) -> Result<T>) -> Result<T> {
         self.stats.count(op);
+        self.guarded(op, f)
+    }
+
+    /// The same for a request that was counted before.
+    pub(super) fn guarded<T>(&self, op: Op, f: impl FnOnce(&Overlay) -> Result<T>) -> Result<T> {
         let guarded = || {
             fault::point(op.fault()).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
             f(&self.overlay)

@@ -29,7 +29,12 @@ impl Overlay {
     pub fn getattr(&self, node: u64) -> Result<(Attr, Duration)> {
         let node = self.node(node)?;
         let _names = self.names.read();
-        Ok((self.attr(&node)?, self.attr_ttl(&node)))
+        self.answer(&node)
+    }
+
+    /// What a node shows, and how long that may be believed. The caller holds `names`.
+    fn answer(&self, node: &Arc<Node>) -> Result<(Attr, Duration)> {
+        Ok(self.tell(node, self.attr(node)?, self.attr_ttl(node)))
     }
 
     /// Changes attributes; the answer is as of [`getattr`](Self::getattr).
@@ -58,13 +63,13 @@ impl Overlay {
                 self.on_object(&node, |at| apply(at, change))?;
                 dir.state.write().inherit = None;
                 self.unborrow(&node)?;
-                Ok((self.attr(&node)?, self.attr_ttl(&node)))
+                self.answer(&node)
             }
             Kind::File(file) => {
                 if change.is_empty() {
                     self.drop_set_id(&node)?;
                     let _names = self.names.read();
-                    return Ok((self.attr(&node)?, self.attr_ttl(&node)));
+                    return self.answer(&node);
                 }
                 let new = self.copy_up(&node, change.size.map_or(Bring::All, Bring::First))?;
                 if let Some(size) = change.size {
@@ -83,7 +88,7 @@ impl Overlay {
                     // Whether a write has to clear set-id bits is worked out again.
                     opened.set_id.store(true, Ordering::Relaxed);
                 }
-                Ok((self.attr(&node)?, self.attr_ttl(&node)))
+                self.answer(&node)
             }
         }
     }

@@ -151,6 +151,7 @@ impl Overlay {
         if orphan {
             upper.lost_its_name(node);
         }
+        self.told_of_copy(node, file, &stat);
         self.fds.remove(self.owner, node.id, Slot::Read);
         if let Some(opened) = copy {
             // The write that asked for the copy comes next.

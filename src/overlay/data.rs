@@ -24,7 +24,8 @@ use crate::sys::{At, Stat};
 impl Overlay {
     /// Reads from a file; short only at its end.
     pub fn read(&self, node: u64, offset: u64, buffer: &mut [u8]) -> Result<usize> {
-        let opened = self.opened(&self.node(node)?)?;
+        let node = self.node(node)?;
+        let opened = self.opened(&node)?;
         if let Some(partial) = opened.partial() {
             return partial.read(self, offset, buffer);
         }
@@ -39,6 +40,11 @@ impl Overlay {
             if opened.end == Some(offset + done as u64) {
                 break;
             }
+        }
+        let file = node.file()?;
+        if done < buffer.len() && file.ends_early(offset, done) {
+            self.tell_soon(&node, file);
+            return Err(Errno::INTR);
         }
         Ok(done)
     }

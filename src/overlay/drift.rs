@@ -207,7 +207,7 @@ impl Overlay {
             dir.absent.lock().remove(name);
             sink.entry(node.id, name);
             // A name without a cached entry is invalidated by nothing but this: the listing, and the time stamps.
-            out_of_date(&*sink, node);
+            self.out_of_date(&*sink, node);
         }
     }
 
@@ -215,8 +215,7 @@ impl Overlay {
         if self.is_preserved(&lower.path.join(name)) || self.leaves_out(lower, name) {
             return;
         }
-        let sink = self.drift.sink();
-        if let Some(sink) = &sink {
+        if let Some(sink) = self.drift.sink() {
             // A lookup that read the attributes before the change may not have brought its node yet, neither into the
             // table nor to the kernel; and what it brings would be believed for ever.
             sink.settle(node.id);
@@ -230,14 +229,10 @@ impl Overlay {
         }
         self.drift.note(&lower.path.join(name));
         let Ok(Some(stat)) = stat else { return };
-        let Some(child) = self.table.get(stat.ino) else { return };
-        if child.ident != stat.ident() || stat.dev != self.base_dev || child.stands_alone() {
-            return;
-        }
+        let child = self.table.of_object(self.lower_id(&stat), stat.dev, stat.ident());
+        let Some(child) = child.filter(|child| !child.stands_alone()) else { return };
         self.without_prepared(&child);
-        if let Some(sink) = sink {
-            sink.node(child.id, true);
-        }
+        self.tell_anew(&child);
     }
 
     /// A file was changed through any of its names.
@@ -253,7 +248,7 @@ impl Overlay {
         }
         self.drift.note(&path);
         if let Some(sink) = self.drift.sink() {
-            out_of_date(&*sink, node);
+            self.out_of_date(&*sink, node);
         }
     }
 
@@ -261,6 +256,14 @@ impl Overlay {
     fn leaves_out(&self, lower: &LowerDir, name: &OsStr) -> bool {
         let path = lower.path.join(name);
         self.hidden.excludes(&path, true) && self.hidden.excludes(&path, false)
+    }
+
+    /// Has everything that is cached of a node asked for again, and what a lookup of it is about to bring as well.
+    fn out_of_date(&self, sink: &dyn Invalidate, node: &Arc<Node>) {
+        for parent in node.parents() {
+            sink.settle(parent.id);
+        }
+        self.tell_anew(node);
     }
 
     /// The directory itself was moved, removed or given other attributes.
@@ -279,17 +282,9 @@ impl Overlay {
         }
         self.forget_listing(node);
         if let Some(sink) = self.drift.sink() {
-            out_of_date(&*sink, node);
+            self.out_of_date(&*sink, node);
         }
     }
-}
-
-/// Has everything that is cached of a node asked for again, and what a lookup of it is about to bring as well.
-fn out_of_date(sink: &dyn Invalidate, node: &Node) {
-    for parent in node.parents() {
-        sink.settle(parent.id);
-    }
-    sink.node(node.id, true);
 }
 
 impl DriftSink for Overlay {
@@ -341,7 +336,7 @@ impl DriftSink for Overlay {
                         sink.entry(parent.id, name.as_os_str());
                     }
                     if lower {
-                        sink.node(node.id, true);
+                        self.tell_anew(&node);
                     }
                 }
             }

@@ -11,7 +11,7 @@ use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
 use super::fds::{Opened, Slot};
-use super::node::{Dir, DirState, File, FileState, Kind, Link, Node, Place};
+use super::node::{Dir, DirState, File, FileState, Kind, Link, Node, Numbers, Place};
 use super::quota::Charged;
 use super::{Attr, Entry, FOREVER, Lookup, MOMENT, Overlay, ROOT, Result};
 use crate::layer::index::Key;
@@ -182,8 +182,8 @@ impl Overlay {
         stat: &Stat,
         place: Place,
     ) -> Result<(Arc<Node>, Attr)> {
-        let make = |given| file_node(given, id, ident, stat, &link, place.clone());
-        let node = self.table.enter(id, dev, ident, make, |old| self.let_go(old));
+        let make = |numbers| file_node(numbers, (dev, ident), stat, &link, place.clone());
+        let node = self.table.enter(id, dev, ident, make);
         self.refresh_file(&node, link, place)?;
         let attr = self.file_attr(&node, *stat)?;
         Ok((node, attr))
@@ -228,8 +228,7 @@ impl Overlay {
         }
         let lowers: Arc<[LowerDir]> = lowers.into();
         let marks = upper.as_ref().map(|(_, marks)| marks.clone()).unwrap_or_default();
-        let wanted = id;
-        let make = |id| {
+        let make = |numbers| {
             let state = DirState {
                 link: Some(link.clone()),
                 upper: upper.is_some(),
@@ -249,9 +248,9 @@ impl Overlay {
                 epoch: AtomicU64::new(0),
                 absent: Mutex::default(),
             };
-            node_of(id, wanted, ident, Kind::Dir(Box::new(dir)))
+            node_of(numbers, (dev, ident), Kind::Dir(Box::new(dir)))
         };
-        let node = self.table.enter(id, dev, ident, make, |old| self.let_go(old));
+        let node = self.table.enter(id, dev, ident, make);
         self.refresh_dir(&node, link, &lowers)?;
         let attr = match upper {
             Some((stat, _)) => self.dir_attr(&node, stat)?,
@@ -295,13 +294,14 @@ impl Overlay {
     /// An answer about a node; its lookup has been counted already.
     pub(super) fn entry(&self, parent: &Arc<Node>, node: &Arc<Node>, attr: Attr) -> Entry {
         let ttl = self.ttl(parent);
+        let (attr, attr_ttl) = self.tell(node, attr, self.attr_ttl(node));
         Entry {
             node: node.id,
             generation: node.generation(),
             attr,
             entry_ttl: ttl,
             // FUSE takes the node's number for st_ino from this reply; where the two differ, it has to ask again.
-            attr_ttl: if attr.ino == node.id { ttl.min(self.attr_ttl(node)) } else { Duration::ZERO },
+            attr_ttl: if attr.ino == node.id { ttl.min(attr_ttl) } else { Duration::ZERO },
         }
     }
 
@@ -417,17 +417,27 @@ fn same_dirs(a: &[LowerDir], b: &[LowerDir]) -> bool {
         && a.iter().zip(b).all(|(a, b)| a.layer.id == b.layer.id && a.ident == b.ident && a.path == b.path)
 }
 
-/// A node that goes by `id` where it was to go by `wanted`.
-fn node_of(id: u64, wanted: u64, ident: Ident, kind: Kind) -> Node {
-    // An object of another device in the base (wanted 0) shows its own number, whatever it goes by. One whose number is
-    // taken shows the alias, so that no two files look like one.
-    let ino = if wanted == 0 { ident.ino } else { id };
-    Node { id, ino, ident, lookups: AtomicU64::new(0), copying: Mutex::new(()), charged: Charged::default(), kind }
+fn node_of(numbers: Numbers, (dev, ident): (u64, Ident), kind: Kind) -> Node {
+    Node {
+        id: numbers.node,
+        ino: numbers.shown,
+        ident,
+        dev,
+        lookups: AtomicU64::new(0),
+        copying: Mutex::new(()),
+        charged: Charged::default(),
+        kind,
+    }
 }
 
-fn file_node(id: u64, wanted: u64, ident: Ident, stat: &Stat, link: &Link, place: Place) -> Node {
+pub(super) fn file_node(numbers: Numbers, object: (u64, Ident), stat: &Stat, link: &Link, place: Place) -> Node {
     let state = RwLock::new(FileState { links: vec![link.clone()], place });
-    let file =
-        File { file_type: stat.file_type(), watched: AtomicBool::new(false), much: AtomicBool::new(false), state };
-    node_of(id, wanted, ident, Kind::File(file))
+    let file = File {
+        file_type: stat.file_type(),
+        watched: AtomicBool::new(false),
+        much: AtomicBool::new(false),
+        told: Mutex::default(),
+        state,
+    };
+    node_of(numbers, object, Kind::File(file))
 }

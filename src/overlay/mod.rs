@@ -40,6 +40,7 @@ mod fds;
 mod flush;
 mod identity;
 mod large;
+pub(crate) mod later;
 mod listing;
 mod lookup;
 mod node;
@@ -55,6 +56,7 @@ mod shell;
 mod stage;
 mod stand_in;
 mod symlink;
+mod told;
 pub mod touched;
 mod xattr;
 
@@ -259,6 +261,8 @@ pub struct Overlay {
     made_on: u64,
     listings: Mutex<listing::Listings>,
     drift: drift::Drift,
+    /// Held while the kernel is told of changed content. The first in the order of locks.
+    telling: Mutex<()>,
     hidden: Hidden,
     stand_ins: stand_in::Made,
     large: Large,
@@ -331,6 +335,7 @@ impl Overlay {
             made_on: made_on.unwrap_or(base_dev),
             listings: Mutex::default(),
             drift,
+            telling: Mutex::default(),
             hidden,
             stand_ins: stand_in::Made::default(),
             touches: touched::Touches::default(),
@@ -430,12 +435,14 @@ impl Upper {
 
 fn root_node(layers: &[Arc<Layer>], upper: Option<&Upper>) -> Result<Node> {
     let mut lowers = Vec::new();
-    for layer in layers {
-        let ident = Stat::of(layer.root.as_fd())?.ident();
-        lowers.push(LowerDir { layer: Arc::clone(layer), path: RelPath::root(), ident });
-    }
     // The number of the root is the base's, as everywhere: preserved layers come and go above it.
-    let ident: Ident = lowers[lowers.len() - 1].ident;
+    let mut base = Err(Errno::INVAL);
+    for layer in layers {
+        let stat = Stat::of(layer.root.as_fd())?;
+        lowers.push(LowerDir { layer: Arc::clone(layer), path: RelPath::root(), ident: stat.ident() });
+        base = Ok(stat);
+    }
+    let (ident, dev) = base.map(|base| (base.ident(), base.dev))?;
     let marks = match upper {
         Some(upper) => shell::root_marks(upper)?,
         None => Default::default(),
@@ -456,6 +463,7 @@ fn root_node(layers: &[Arc<Layer>], upper: Option<&Upper>) -> Result<Node> {
         id: ROOT,
         ino: ident.ino,
         ident,
+        dev,
         lookups: AtomicU64::new(1),
         copying: Mutex::new(()),
         charged: quota::Charged::default(),

@@ -3,7 +3,7 @@
 //! A directory has one name; anything else may have several (hard links) or none (unlinked while open). A node keeps
 //! its parents alive, whatever order the kernel forgets them in.
 //!
-//! Locks, in the order in which they are taken:
+//! Locks, in the order in which they are taken (before all of them `Overlay::telling`, which no request takes):
 //! 1. `copying` of a non-directory (one copy-up at a time);
 //! 2. `Overlay::names` (shared by whoever uses names, exclusive for a rename; taken recursively after 1, since a
 //!    waiting rename must not block a copy-up that somebody inside `names` waits for);
@@ -12,7 +12,7 @@
 //! 5. `Overlay::relinking`; 6. `state` of a node; 7. the node table, the descriptor cache, the listings: leaves, held for
 //!    moments; with limits also what a node was charged with, and after it the account.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,6 +23,7 @@ use rustix::fs::FileType;
 
 use super::orphan::Grip;
 use super::quota::Charged;
+use super::told::Told;
 use super::{Attr, ROOT, Result};
 use crate::layer::index::Key;
 use crate::layer::resolve::LowerDir;
@@ -36,8 +37,9 @@ pub(super) struct Node {
     pub(super) id: u64,
     /// The number for `st_ino`.
     pub(super) ino: u64,
-    /// The identity behind number and generation.
+    /// The identity behind number and generation, and the device that it holds on.
     pub(super) ident: Ident,
+    pub(super) dev: u64,
     pub(super) lookups: AtomicU64,
     /// Serialises copy-ups of this node.
     pub(super) copying: Mutex<()>,
@@ -107,6 +109,7 @@ pub(super) struct File {
     pub(super) watched: AtomicBool,
     /// It was so large when it was last looked at that copying it is a matter for a thread of its own.
     pub(super) much: AtomicBool,
+    pub(super) told: Mutex<Told>,
     pub(super) state: RwLock<FileState>,
 }
 
@@ -156,7 +159,7 @@ impl Node {
         }
     }
 
-    /// Tells apart two objects with one number: the kernel retires its old inode when this changes.
+    /// Tells apart two objects that have one number after each other, for file handles.
     pub(super) fn generation(&self) -> u64 {
         if self.ident.btime == Time::default() {
             return 0;
@@ -227,16 +230,29 @@ impl DirState {
 }
 
 /// All nodes by number.
+///
+/// A number belongs to one object for as long as the kernel may know a node by it, whatever becomes of the object: requests
+/// name nothing but the number, and one that was sent for what had it before must not reach what has it now.
 #[derive(Debug)]
 pub(super) struct Table {
     nodes: DashMap<u64, Arc<Node>>,
-    /// Numbers for objects whose own number is taken or means something else here (several devices in one base).
+    /// Numbers for objects whose own number is taken or means something else here (several devices in one base). Locked
+    /// before `nodes`.
     aliases: Mutex<Aliases>,
+}
+
+/// The numbers of one node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Numbers {
+    /// By which the kernel knows it.
+    pub(super) node: u64,
+    /// For `st_ino`.
+    pub(super) shown: u64,
 }
 
 #[derive(Debug, Default)]
 struct Aliases {
-    by_object: std::collections::HashMap<(u64, Ident), u64>,
+    by_object: HashMap<(u64, Ident), Numbers>,
     used: u64,
 }
 
@@ -255,61 +271,40 @@ impl Table {
         self.nodes.get(&id).map(|node| Arc::clone(&node))
     }
 
+    /// The node of an object whose own number is `id`.
+    pub(super) fn of_object(&self, id: u64, dev: u64, ident: Ident) -> Option<Arc<Node>> {
+        let alias = self.aliases.lock().by_object.get(&(dev, ident)).map(|numbers| numbers.node);
+        self.get(alias.unwrap_or(id)).filter(|node| node.ident == ident)
+    }
+
     /// Whether the kernel may know a node of this number.
     pub(super) fn holds(&self, id: u64) -> bool {
         self.nodes.contains_key(&id)
     }
 
-    /// The node of this identity, counted as looked up once more; `make` builds it where there is none.
-    ///
-    /// Where the number belongs to an older object that is gone, the new node takes its place and its count (the
-    /// kernel forgets by number), and `replaced` is told. Where it belongs to one that lives on in the upper, the new one gets an alias.
-    pub(super) fn enter(
-        &self,
-        id: u64,
-        dev: u64,
-        ident: Ident,
-        make: impl FnOnce(u64) -> Node,
-        replaced: impl FnOnce(&Node),
-    ) -> Arc<Node> {
-        let id = if self.taken(id, ident) { self.alias(dev, ident) } else { id };
-        match self.nodes.entry(id) {
-            Slot::Occupied(mut slot) => {
-                let old = slot.get();
-                if old.ident == ident {
-                    old.lookups.fetch_add(1, Ordering::Relaxed);
-                    return Arc::clone(old);
+    /// The node of this object, counted as looked up once more; `make` builds it where there is none. It goes by `id`, or
+    /// where that is not to be had (0 never is) by an alias.
+    pub(super) fn enter(&self, id: u64, dev: u64, ident: Ident, make: impl FnOnce(Numbers) -> Node) -> Arc<Node> {
+        loop {
+            let older = self.get(id).filter(|older| older.ident != ident);
+            let older_lives = older.as_ref().map(|older| older.stands_alone());
+            let mut aliases = self.aliases.lock();
+            let numbers = aliases.numbers(id, dev, ident, older_lives);
+            match self.nodes.entry(numbers.node) {
+                Slot::Occupied(slot) if slot.get().ident == ident => {
+                    slot.get().lookups.fetch_add(1, Ordering::Relaxed);
+                    return Arc::clone(slot.get());
                 }
-                let node = Arc::new(make(id));
-                node.lookups.store(old.lookups.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-                let old = slot.insert(Arc::clone(&node));
-                drop(slot);
-                replaced(&old);
-                node
-            }
-            Slot::Vacant(slot) => {
-                let node = Arc::new(make(id));
-                node.lookups.store(1, Ordering::Relaxed);
-                slot.insert(Arc::clone(&node));
-                node
+                // Another object has come by its number since we looked.
+                Slot::Occupied(_) => {}
+                Slot::Vacant(slot) => {
+                    let node = Arc::new(make(numbers));
+                    node.lookups.store(1, Ordering::Relaxed);
+                    slot.insert(Arc::clone(&node));
+                    return node;
+                }
             }
         }
-    }
-
-    fn taken(&self, id: u64, ident: Ident) -> bool {
-        if id <= ROOT || id & ALIAS != 0 {
-            return true;
-        }
-        self.get(id).is_some_and(|old| old.ident != ident && old.stands_alone())
-    }
-
-    /// A number of its own for this object; the same one as long as the file system lives.
-    pub(super) fn alias(&self, dev: u64, ident: Ident) -> u64 {
-        let mut aliases = self.aliases.lock();
-        let next = aliases.used + 1;
-        let id = *aliases.by_object.entry((dev, ident)).or_insert(ALIAS | next);
-        aliases.used = aliases.used.max(id & !ALIAS);
-        id
     }
 
     /// Takes back `count` lookups; the node, if it is gone with that.
@@ -326,7 +321,21 @@ impl Table {
             node.lookups.store(before.saturating_sub(count), Ordering::Relaxed);
             before <= count && (!node.is_dir() || Arc::strong_count(node) == 1)
         })?;
+        self.unalias(&node);
         Some(node)
+    }
+
+    /// Lets go of the alias of a node that is gone, unless it was shown: that stays the same as long as the file system
+    /// lives.
+    fn unalias(&self, node: &Node) {
+        if node.id == node.ino {
+            return;
+        }
+        let mut aliases = self.aliases.lock();
+        // It may have been entered again meanwhile.
+        if !self.holds(node.id) {
+            aliases.by_object.remove(&(node.dev, node.ident));
+        }
     }
 
     /// Removes a directory that the kernel has forgotten and that nothing but the caller refers to any more.
@@ -334,7 +343,11 @@ impl Table {
         let unused = |_: &u64, kept: &Arc<Node>| {
             Arc::ptr_eq(kept, node) && kept.lookups.load(Ordering::Relaxed) == 0 && Arc::strong_count(kept) == 2
         };
-        node.id != ROOT && self.nodes.remove_if(&node.id, unused).is_some()
+        let reaped = node.id != ROOT && self.nodes.remove_if(&node.id, unused).is_some();
+        if reaped {
+            self.unalias(node);
+        }
+        reaped
     }
 
     /// Every node there is now.
@@ -352,5 +365,26 @@ impl Table {
     /// How many nodes there are.
     pub(super) fn len(&self) -> usize {
         self.nodes.len()
+    }
+}
+
+impl Aliases {
+    /// The numbers of an object whose own number is `id`. Where an older object has that here: whether it lives on.
+    fn numbers(&mut self, id: u64, dev: u64, ident: Ident, older_lives: Option<bool>) -> Numbers {
+        if let Some(known) = self.by_object.get(&(dev, ident)) {
+            return *known;
+        }
+        if older_lives.is_none() && id > ROOT && id & ALIAS == 0 {
+            return Numbers { node: id, shown: id };
+        }
+        self.used += 1;
+        let node = ALIAS | self.used;
+        let shown = match older_lives {
+            // So that no two files look like one.
+            Some(true) => node,
+            Some(false) => id,
+            None => ident.ino,
+        };
+        *self.by_object.entry((dev, ident)).or_insert(Numbers { node, shown })
     }
 }

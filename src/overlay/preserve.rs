@@ -69,11 +69,16 @@ impl Overlay {
         spread
     }
 
+    /// The live node of what the base shows at a path.
+    fn shown_at(&self, path: &RelPath, shown: &Stat) -> Option<Arc<Node>> {
+        let id = if path.is_root() { ROOT } else { self.lower_id(shown) };
+        self.table.of_object(id, shown.dev, shown.ident())
+    }
+
     /// Gives the live node of a path its part of a new preserved layer; the paths below.
     fn spread(&self, layer: &Arc<Layer>, path: &RelPath) -> Result<Vec<RelPath>> {
         let Some(seen) = see(layer, path)?.filter(|seen| !seen.whiteout) else { return Ok(Vec::new()) };
-        let node = if path.is_root() { self.table.get(ROOT) } else { self.table.get(seen.shown.ino) };
-        let node = node.filter(|node| node.ident == seen.shown.ident());
+        let node = self.shown_at(path, &seen.shown);
         if !seen.stat.is_dir() {
             if let Some(node) = node {
                 self.follow(&node, layer);
@@ -110,8 +115,7 @@ impl Overlay {
             self.withdrawn.lock().insert(path.clone());
             return Ok(Vec::new());
         }
-        let node = if path.is_root() { self.table.get(ROOT) } else { self.table.get(seen.shown.ino) };
-        let node = node.filter(|node| node.ident == seen.shown.ident());
+        let node = self.shown_at(path, &seen.shown);
         if !seen.stat.is_dir() {
             if let Some(file) = node.as_ref().and_then(|node| node.file().ok())
                 && let Place::Lower { layer: old, .. } = &mut file.state.write().place

@@ -2,7 +2,9 @@
 
 mod ahead;
 mod calls;
+mod numbers;
 mod preserved;
+mod told;
 
 use std::ffi::OsStr;
 use std::fs;

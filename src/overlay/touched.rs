@@ -104,13 +104,10 @@ impl Overlay {
 
     /// The kernel may know the base's index already: it goes on with the prepared one.
     fn show_prepared(&self, prepared: &Prepared) {
-        let Some(node) = self.table.get(prepared.shown().ino) else { return };
-        if node.ident != prepared.shown().ident() || !self.move_lower(&node, &prepared.layer) {
-            return;
-        }
-        if let Some(sink) = self.drift.sink() {
-            sink.node(node.id, true);
-        }
+        let shown = prepared.shown();
+        let node = self.table.of_object(self.lower_id(&shown), shown.dev, shown.ident());
+        let Some(node) = node.filter(|node| self.move_lower(node, &prepared.layer)) else { return };
+        self.tell_anew(&node);
     }
 
     /// Reads an untouched file at the path of the index from this layer from now on; whether that was another one.

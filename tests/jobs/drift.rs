@@ -20,8 +20,13 @@ fn read_whole(path: &Path) -> Option<Vec<u8>> {
         Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESTALE | libc::EIO)) => return None,
         Err(e) => panic!("{}: {e}", path.display()),
     }
-    assert!(bytes.windows(2).all(|w| w[0] == w[1]), "{}: torn, {} bytes", path.display(), bytes.len());
+    assert!(bytes.windows(2).all(|w| w[0] == w[1]), "{}: torn: {:?}", path.display(), runs(&bytes));
     Some(bytes)
+}
+
+/// What a torn file consists of, for the message: each letter with how many of it follow each other.
+fn runs(bytes: &[u8]) -> Vec<(u8, usize)> {
+    bytes.chunk_by(|a, b| a == b).map(|run| (run[0], run.len())).collect()
 }
 
 /// The same through a mapping of a file that is replaced but never cut short (that is SIGBUS anywhere).
@@ -31,14 +36,15 @@ fn map_whole(path: &Path) {
     if file.read_exact(&mut first).is_err() {
         return;
     }
-    let len = usize::try_from(file.metadata().expect("open").len()).expect("small");
+    let len =
+        usize::try_from(file.metadata().unwrap_or_else(|e| panic!("{}: {e}", path.display())).len()).expect("small");
     // SAFETY: the kernel picks the address; the mapping is only read, and unmapped below.
     let start =
         unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0) };
     assert_ne!(start, libc::MAP_FAILED, "mmap {}", path.display());
     // SAFETY: the mapping is this long, and nobody shortens the file; bytes that change meanwhile do so whole.
     let bytes = unsafe { std::slice::from_raw_parts(start.cast::<u8>(), len) };
-    assert!(bytes.iter().all(|&byte| byte == first[0]), "{}: torn in a mapping", path.display());
+    assert!(bytes.iter().all(|&byte| byte == first[0]), "{}: torn in a mapping: {:?}", path.display(), runs(bytes));
     // SAFETY: the range is the mapping, and `bytes` is not used any more.
     unsafe { libc::munmap(start, len) };
 }

@@ -1,10 +1,14 @@
 //! What others change in the base shows in the mount, through the kernel's caches.
 
-use std::fs;
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use super::raw::{RawMount, soon};
-use crate::common::Run;
+use crate::common::{Env, Image, Run};
 
 /// Shows what the kernel has cached of everything here.
 const LOOK: &str = "ls; cat * 2> /dev/null || true; ! cat absent 2> /dev/null; stat -c '%n %s' *";
@@ -107,13 +111,13 @@ fn a_file_that_is_seen_while_it_is_made() {
     let mount = RawMount::new(|base| fs::create_dir(base.join("d")).expect("mkdir"));
     let (base, seen) = (mount.base().join("d"), mount.path().join("d"));
     fs::read_dir(&seen).expect("listed, and so watched");
-    let next = std::sync::atomic::AtomicUsize::new(0);
+    let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 for n in 0..NAMES {
                     let path = seen.join(format!("f{n}"));
-                    while next.load(std::sync::atomic::Ordering::Acquire) < n {
+                    while next.load(Ordering::Acquire) < n {
                         std::hint::spin_loop();
                     }
                     while fs::symlink_metadata(&path).is_err() {}
@@ -121,7 +125,7 @@ fn a_file_that_is_seen_while_it_is_made() {
             });
         }
         for n in 0..NAMES {
-            next.store(n, std::sync::atomic::Ordering::Release);
+            next.store(n, Ordering::Release);
             fs::write(base.join(format!("f{n}")), "no longer empty\n").expect("write");
         }
     });
@@ -159,4 +163,97 @@ fn a_directory_that_nobody_looked_into() {
     fs::create_dir(mount.base().join("d/new")).expect("mkdir");
     assert_ne!(before, shown(mount.base()));
     soon("its new attributes", || shown(&mount.path()) == shown(mount.base()));
+}
+
+/// The kernel fills up the last page of a file with zeros, and whole pages where the file is shorter than it believes: they
+/// are no content, however somebody else extends and cuts the file under those who read it.
+#[test]
+fn nobody_reads_zeros_that_never_were_in_a_file() {
+    const FILES: usize = 40;
+    const FOR: Duration = Duration::from_secs(4);
+    let mount = RawMount::new(|base| {
+        for n in 0..FILES {
+            fs::write(base.join(format!("f{n}")), "xxx").expect("write");
+        }
+    });
+    let path = mount.path();
+    let (stop, reads) = (AtomicBool::new(false), AtomicU64::new(0));
+    let read = |seed: usize| {
+        let mut bytes = Vec::new();
+        for n in (0..).map(|turn| (seed * 5 + turn * 7) % FILES) {
+            if stop.load(Ordering::Relaxed) {
+                return;
+            }
+            bytes.clear();
+            File::open(path.join(format!("f{n}"))).and_then(|mut f| f.read_to_end(&mut bytes)).expect("it is there");
+            let zero = bytes.iter().position(|&byte| byte != b'x');
+            assert_eq!(zero, None, "f{n}: not of the file, of {} bytes", bytes.len());
+            reads.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..8).map(|seed| scope.spawn(move || read(seed))).collect();
+        let start = Instant::now();
+        while start.elapsed() < FOR && !readers.iter().any(|reader| reader.is_finished()) {
+            for n in 0..FILES {
+                let file = OpenOptions::new().append(true).open(mount.base().join(format!("f{n}")));
+                let mut file = file.expect("the base is ours");
+                if file.metadata().expect("open").len() > 100_000 {
+                    file.set_len(3).expect("the base is ours");
+                } else {
+                    file.write_all(&vec![b'x'; 5000 + n]).expect("the base is ours");
+                }
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_ne!(reads.into_inner(), 0, "nobody got to read");
+    for name in (0..FILES).map(|n| format!("f{n}")) {
+        let content = |root: &Path| fs::read(root.join(&name)).expect("it is there");
+        soon("the last content", || content(mount.base()) == content(&path));
+    }
+}
+
+/// File systems give the number of a file that is gone to the next one at once. Whoever has the old one open never gets at
+/// the new one by it.
+#[test]
+fn a_file_that_got_the_number_of_one_that_is_still_open() {
+    let image = Image::ext4(32);
+    let base = image.dir("base");
+    for name in ["old", "read"] {
+        fs::write(base.join(name), "of the old one").expect("write");
+    }
+    let numbers = ["old", "read"].map(|name| base.join(name).metadata().expect("there").ino());
+    let mount = RawMount::on(Env::new(), base, |_| {});
+    let open = |name: &str| OpenOptions::new().read(true).write(true).open(mount.path().join(name)).expect("open");
+    let (old, read) = (open("old"), open("read"));
+    assert_eq!(fs::read(mount.path().join("read")).expect("there"), b"of the old one");
+
+    fs::remove_file(mount.base().join("old")).expect("unlink");
+    let new = (0..1000).map(|n| format!("new{n}")).find(|name| {
+        fs::write(mount.base().join(name), "of the new one, which is longer").expect("write");
+        mount.base().join(name).metadata().expect("there").ino() == numbers[0]
+    });
+    let new = mount.path().join(new.expect("the number is given again"));
+    // The server has this one open, so it keeps its number.
+    fs::remove_file(mount.base().join("read")).expect("unlink");
+    assert_eq!(read.metadata().expect("open").ino(), numbers[1]);
+
+    let shown = new.metadata().expect("looked up");
+    assert_eq!((shown.ino(), shown.len()), (numbers[0], 31), "it is what it is in the base");
+    let mut bytes = [0; 64];
+    let got = old.read_at(&mut bytes, 0).map(|n| bytes[..n].to_vec());
+    assert!(
+        got.as_ref()
+            .is_err_and(|e| e.kind() == ErrorKind::StaleNetworkFileHandle || e.raw_os_error() == Some(libc::EIO)),
+        "{got:?}"
+    );
+    for (file, what) in [(&old, "old"), (&read, "read")] {
+        // The old content may be gone for good; what is written to it must not be found elsewhere.
+        let _ = file.write_all_at(b"WRITTEN", 0);
+        assert_eq!(fs::read(&new).expect("there"), b"of the new one, which is longer", "written to {what}");
+    }
+    assert_eq!(fs::read(&new).expect("there"), b"of the new one, which is longer");
+    let again = [new.metadata().expect("there"), new.symlink_metadata().expect("there")];
+    assert_eq!(again.map(|it| it.ino()), [numbers[0]; 2]);
 }
