@@ -26,8 +26,8 @@ use super::{Attr, Overlay, later};
 /// wait for a processor between them.
 pub(super) const GRACE: Duration = Duration::from_millis(50);
 
-/// So many reads behind the end are to be tried again.
-const BEYOND: u8 = 8;
+/// So many reads behind the end of a file that was cut are to be tried again.
+const BEHIND: u8 = 8;
 
 /// What the kernel was told of a file in a lower.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,8 +38,8 @@ pub(super) struct Told {
     most: u64,
     /// Another thread has been asked to tell anew.
     asked: bool,
-    /// So many reads have begun behind that since it was told.
-    beyond: u8,
+    /// It was cut: so many reads that begin behind the end are to be tried again.
+    behind: u8,
     /// The file has grown: what the kernel will be told of, and when.
     growing: Option<(Content, Instant)>,
 }
@@ -60,8 +60,11 @@ impl Content {
 }
 
 impl Told {
-    fn of(content: Option<Content>) -> Self {
-        Self { content, most: content.map_or(0, |content| content.size), ..Self::default() }
+    /// The kernel is told this from now on.
+    fn settle(&mut self, content: Option<Content>) {
+        let most = content.map_or(0, |content| content.size);
+        let behind = if most < self.most { BEHIND } else { self.behind };
+        *self = Self { content, most, behind, ..Self::default() };
     }
 
     /// Gets ready for what is there now; what was told before. The pages are dropped after this.
@@ -94,9 +97,9 @@ impl File {
         }
         // Asked for by a size that is no longer told: the kernel would take the offset for the size. Not for ever, since
         // nothing makes it ask for the size first.
-        let beyond = got == 0 && offset > told.most && told.beyond < BEYOND;
-        told.beyond += u8::from(beyond);
-        beyond
+        let behind = got == 0 && offset > told.most && told.behind > 0;
+        told.behind -= u8::from(behind);
+        behind
     }
 }
 
@@ -146,7 +149,7 @@ impl Overlay {
         drop_pages();
         let mut told = file.told.lock();
         if before.zip(now).is_none_or(|(before, now)| before.size >= now.size) {
-            *told = Told::of(now);
+            told.settle(now);
         } else if let (Some(now), None) = (now, told.growing) {
             let until = Instant::now() + GRACE;
             told.growing = Some((now, until));
@@ -160,7 +163,7 @@ impl Overlay {
             let _one = self.telling.lock();
             let mut told = file.told.lock();
             let Some((content, _)) = told.growing.filter(|(_, until)| *until == time) else { return };
-            *told = Told::of(Some(content));
+            told.settle(Some(content));
         }
         self.tell_if_changed(node, file);
     }
