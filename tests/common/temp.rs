@@ -4,9 +4,11 @@
 //! and removes the files. What a killed test run left is swept by the next one in the same PID namespace.
 
 use std::ffi::OsStr;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
@@ -33,9 +35,16 @@ impl TempTree {
         static SWEEP: Once = Once::new();
         let root = root();
         SWEEP.call_once(|| sweep(&root));
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = root.join(format!("{}{}-{count}", prefix(), std::process::id()));
-        std::fs::create_dir(&path).unwrap_or_else(|e| panic!("cannot make {}: {e}", path.display()));
+        let path = loop {
+            let count = COUNT.fetch_add(1, Ordering::Relaxed);
+            let path = root.join(format!("{}{}-{count}", prefix(), std::process::id()));
+            match std::fs::create_dir(&path) {
+                Ok(()) => break path,
+                // Of a run that was killed: numbers of namespaces and processes come again, and ours is no proof of life.
+                Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+                Err(e) => panic!("cannot make {}: {e}", path.display()),
+            }
+        };
         // An ordinary user has to get to what a test shows it.
         chmod(&path, 0o755);
         Self { path }
@@ -64,7 +73,12 @@ impl Drop for TempTree {
             eprintln!("kept: {}", self.path.display());
             return;
         }
-        clean(&self.path);
+        match clean(&self.path) {
+            // A second panic would end the whole run.
+            Err(why) if !std::thread::panicking() => panic!("{why}"),
+            Err(why) => eprintln!("{why}"),
+            Ok(()) => {}
+        }
     }
 }
 
@@ -74,8 +88,19 @@ pub(crate) fn root() -> PathBuf {
     std::fs::canonicalize(&root).unwrap_or_else(|e| panic!("no temporary directory {}: {e}", root.display()))
 }
 
-/// Ends, unmounts and removes all of `dir`.
-fn clean(dir: &Path) {
+/// Ends, unmounts and removes all of `dir`, or says why not. What is being killed, or started, or done in the background
+/// may still add to it for a moment.
+fn clean(dir: &Path) -> Result<(), String> {
+    let until = Instant::now() + Duration::from_secs(30);
+    loop {
+        match try_clean(dir) {
+            Err(_) if Instant::now() < until => std::thread::yield_now(),
+            done => return done,
+        }
+    }
+}
+
+fn try_clean(dir: &Path) -> Result<(), String> {
     for pid in mounts::processes_of(dir) {
         if let Some(pid) = Pid::from_raw(pid) {
             let _ = rustix::process::kill_process(pid, Signal::KILL);
@@ -85,11 +110,11 @@ fn clean(dir: &Path) {
     let left = mounts::below(dir);
     if !left.is_empty() {
         // Removing files now would remove them in whatever is still mounted.
-        eprintln!("cannot unmount, left in place: {left:?}");
-        return;
+        return Err(format!("cannot unmount {left:?}"));
     }
-    if let Err(e) = std::fs::remove_dir_all(dir) {
-        eprintln!("cannot remove {}: {e}", dir.display());
+    match std::fs::remove_dir_all(dir) {
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(format!("cannot remove {}: {e}", dir.display())),
+        _ => Ok(()),
     }
 }
 
@@ -100,8 +125,10 @@ pub(crate) fn sweep(root: &Path) {
         let name = entry.file_name();
         let pid =
             name.to_str().and_then(|n| n.strip_prefix(&prefix)).and_then(|n| n.split('-').next()?.parse::<u32>().ok());
-        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-            clean(&entry.path());
+        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
+            && let Err(why) = clean(&entry.path())
+        {
+            eprintln!("{why}");
         }
     }
 }
