@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 use super::*;
 use crate::layer::hidden::Hide;
-use crate::sys::open_root;
+use crate::sys::{Time, open_root};
 
 struct Fork {
     dir: tempfile::TempDir,
