@@ -162,7 +162,7 @@ fn status() -> u8 {
         Err(e) => return output::refuse_arguments(&e),
     };
     let context = Context::new(cli.store, cli.json, cli.no_config);
-    if !cli.command.is_service() {
+    if !cli.command.is_service() || matches!(cli.command, Command::Mount(_)) {
         output::show_warnings();
     }
     let ready = match context.existing_store() {

@@ -130,7 +130,8 @@ pub struct Config {
     pub upper: Option<OwnedFd>,
     /// The work area, on the file system of the upper; needed with an upper.
     pub work: Option<OwnedFd>,
-    /// Notices changes from outside; shared by all forks of a process.
+    /// Notices changes from outside; shared by all forks of a process. Without one, what is to be followed is believed for
+    /// moments only.
     pub watch: Option<Arc<Watch>>,
     /// Descriptors kept open; shared by all forks of a process.
     pub fds: Arc<FdCache>,

@@ -99,16 +99,21 @@ impl Drift {
 
     /// Watches a directory; false where that is refused.
     pub(super) fn watch(&self, node: u64, dir: BorrowedFd<'_>) -> bool {
-        self.subscription.get().is_none_or(|subscription| self.watched(subscription.add(dir, node)))
+        self.watched(|subscription| subscription.add(dir, node))
     }
 
     /// Watches a file by itself; false where that is refused.
     pub(super) fn watch_file(&self, node: u64, file: BorrowedFd<'_>) -> bool {
-        self.subscription.get().is_none_or(|subscription| self.watched(subscription.add_file(file, node)))
+        self.watched(|subscription| subscription.add_file(file, node))
     }
 
-    fn watched(&self, added: Result<()>) -> bool {
-        let Err(e) = added else { return true };
+    fn watched(&self, add: impl FnOnce(&Subscription) -> Result<()>) -> bool {
+        let Some(subscription) = self.subscription.get() else {
+            // There is no watch at all, which whoever could not make one has said.
+            self.limited.store(true, Ordering::Relaxed);
+            return false;
+        };
+        let Err(e) = add(subscription) else { return true };
         if !self.limited.swap(true, Ordering::Relaxed) {
             log::warn!("cannot watch the base ({e}): caching for moments only; raise fs.inotify.max_user_watches");
         }

@@ -246,6 +246,7 @@ impl Overlay {
                 change: Mutex::new(()),
                 watched: AtomicBool::new(false),
                 epoch: AtomicU64::new(0),
+                told: Mutex::default(),
                 absent: Mutex::default(),
             };
             node_of(numbers, (dev, ident), Kind::Dir(Box::new(dir)))

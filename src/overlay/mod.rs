@@ -168,7 +168,7 @@ impl Overlay {
         let layers = lowers
             .into_iter()
             .map(|lower| {
-                let layer = Layer::new(lower.root, lower.marked, lower.watch && watch.is_some())?;
+                let layer = Layer::new(lower.root, lower.marked, lower.watch)?;
                 Ok(Arc::new(Layer { image: lower.image, ..layer }))
             })
             .collect::<Result<Vec<_>>>()?;
@@ -338,6 +338,7 @@ fn root_node(layers: &[Arc<Layer>], upper: Option<&Upper>) -> Result<Node> {
             change: Mutex::new(()),
             watched: AtomicBool::new(false),
             epoch: AtomicU64::new(0),
+            told: Mutex::default(),
             absent: Mutex::default(),
         })),
     })

@@ -23,7 +23,7 @@ use rustix::fs::FileType;
 
 use super::orphan::Grip;
 use super::quota::Charged;
-use super::told::Told;
+use super::told::{Content, Told};
 use super::{Attr, ROOT, Result};
 use crate::layer::index::Key;
 use crate::layer::resolve::LowerDir;
@@ -66,6 +66,8 @@ pub(super) struct Dir {
     pub(super) watched: AtomicBool,
     /// Counts changes from outside, so that a listing begun before one is not kept.
     pub(super) epoch: AtomicU64,
+    /// What the kernel was last told of it, while no watch can be had.
+    pub(super) told: Mutex<Option<Content>>,
     /// Names that the kernel was told do not exist: nothing else knows them when everything has to be looked up again.
     pub(super) absent: Mutex<HashSet<Name>>,
 }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::FileType;
 
-use super::node::{File, Kind, Node, Place};
+use super::node::{Dir, File, Kind, Node, Place};
 use super::{Attr, Overlay, later};
 
 /// How long a reader may take from finding a page to looking at the size. That is a few instructions, but it may have to
@@ -44,9 +44,9 @@ pub(super) struct Told {
     growing: Option<(Content, Instant)>,
 }
 
-/// Which content a file had: its size, and when it was last changed (in nanoseconds since the epoch).
+/// Which content a file or a directory had: its size, and when it was last changed (in nanoseconds since the epoch).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Content {
+pub(super) struct Content {
     size: u64,
     changed: i64,
 }
@@ -107,11 +107,15 @@ impl Overlay {
     /// An answer about a node that may be believed for so long: this one, or where somebody else has just changed the file,
     /// one with the size that was told before.
     pub(super) fn tell(&self, node: &Node, attr: Attr, ttl: Duration) -> (Attr, Duration) {
-        let Kind::File(file) = &node.kind else { return (attr, ttl) };
-        if file.file_type != FileType::RegularFile || !file.is_lower() {
-            return (attr, ttl);
-        }
         let content = Content::of(&attr);
+        let file = match &node.kind {
+            Kind::File(file) if file.file_type == FileType::RegularFile && file.is_lower() => file,
+            Kind::File(_) => return (attr, ttl),
+            Kind::Dir(dir) => {
+                self.tell_of_listing(node, dir, content);
+                return (attr, ttl);
+            }
+        };
         let mut told = file.told.lock();
         let before = *told.content.get_or_insert(content);
         told.most = told.most.max(before.size);
@@ -124,6 +128,18 @@ impl Overlay {
             self.tell_soon(node, file);
         }
         (Attr { size: before.size, ..attr }, Duration::ZERO)
+    }
+
+    /// The times of a directory tell of changes in it where no watch does.
+    fn tell_of_listing(&self, node: &Node, dir: &Dir, content: Content) {
+        if !dir.state.read().unwatched {
+            return;
+        }
+        let before = dir.told.lock().replace(content);
+        if before.is_some_and(|before| before != content) {
+            self.forget_listing(node);
+            self.later(node, Instant::now(), Self::tell_anew);
+        }
     }
 
     /// Until when an answer about the attributes of a node had better wait: from then on it is told another size.
@@ -153,19 +169,20 @@ impl Overlay {
         } else if let (Some(now), None) = (now, told.growing) {
             let until = Instant::now() + GRACE;
             told.growing = Some((now, until));
-            self.later(node, until, move |this, node, file| this.tell_grown(node, file, until));
+            self.later(node, until, move |this, node| this.tell_grown(node, until));
         }
     }
 
     /// Goes on to the larger size that was to be told at this time.
-    fn tell_grown(&self, node: &Arc<Node>, file: &File, time: Instant) {
+    fn tell_grown(&self, node: &Arc<Node>, time: Instant) {
+        let Kind::File(file) = &node.kind else { return };
         {
             let _one = self.telling.lock();
             let mut told = file.told.lock();
             let Some((content, _)) = told.growing.filter(|(_, until)| *until == time) else { return };
             told.settle(Some(content));
         }
-        self.tell_if_changed(node, file);
+        self.tell_if_changed(node);
     }
 
     /// Tells anew, soon, from another thread, unless that is not needed any more by then.
@@ -175,7 +192,8 @@ impl Overlay {
         }
     }
 
-    fn tell_if_changed(&self, node: &Arc<Node>, file: &File) {
+    fn tell_if_changed(&self, node: &Arc<Node>) {
+        let Kind::File(file) = &node.kind else { return };
         file.told.lock().asked = false;
         let now = self.content(node, file);
         let told = *file.told.lock();
@@ -185,14 +203,13 @@ impl Overlay {
         }
     }
 
-    fn later(&self, node: &Node, time: Instant, job: impl FnOnce(&Self, &Arc<Node>, &File) + Send + 'static) {
+    fn later(&self, node: &Node, time: Instant, job: impl FnOnce(&Self, &Arc<Node>) + Send + 'static) {
         let (me, node) = (Weak::clone(&self.me), node.id);
         later::at(time, move || {
             if let Some(overlay) = me.upgrade()
                 && let Some(node) = overlay.table.get(node)
-                && let Kind::File(file) = &node.kind
             {
-                job(&overlay, &node, file);
+                job(&overlay, &node);
             }
         });
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::raw::{RawMount, soon};
-use crate::common::{Env, Image, Run};
+use crate::common::{Env, Image, Run, cli};
 
 /// Shows what the kernel has cached of everything here.
 const LOOK: &str = "ls; cat * 2> /dev/null || true; ! cat absent 2> /dev/null; stat -c '%n %s' *";
@@ -256,4 +256,42 @@ fn a_file_that_got_the_number_of_one_that_is_still_open() {
     assert_eq!(fs::read(&new).expect("there"), b"of the new one, which is longer");
     let again = [new.metadata().expect("there"), new.symlink_metadata().expect("there")];
     assert_eq!(again.map(|it| it.ino()), [numbers[0]; 2]);
+}
+
+/// A user may have used up all watches that there are, or all instances of inotify. Then what was read is believed for
+/// moments only.
+#[test]
+fn without_watches_changes_show_in_a_moment() {
+    // Limits of a user namespace, which nobody else is in.
+    const SCRIPT: &str = r#"
+        echo 0 > /proc/sys/user/$1
+        "$0" mount -f -o lowerdir=base,upperdir=upper,workdir=work mnt 2> said &
+        until mountpoint -q mnt; do kill -0 $! || exit 1; done
+        shows() { until test "$(cat mnt/d/f 2> /dev/null)" = "$1"; do :; done; cat mnt/d/f; echo; }
+        shows first
+        printf other > base/d/f; shows other
+        printf 'longer than before' > base/d/f; shows 'longer than before'
+        printf short > base/d/f; shows short
+        printf new > base/d/next; mv base/d/next base/d/f; shows new
+        ls mnt/d mnt; ! test -e mnt/d/more || exit 1
+        echo > base/d/more; until test -e mnt/d/more; do :; done
+        rm base/d/f; until ! test -e mnt/d/f; do :; done
+        until test "$(ls mnt/d)" = more; do :; done
+        mkdir base/e; until test "$(ls mnt)" = "d
+e"; do :; done
+        umount mnt
+        wait
+        cat said
+    "#;
+    for (limit, words) in [("max_inotify_watches", "max_user_watches"), ("max_inotify_instances", "noticed late")] {
+        let env = Env::new();
+        for dir in ["base/d", "upper", "work", "mnt"] {
+            env.dir(dir);
+        }
+        fs::write(env.join("base/d/f"), "first").expect("write");
+        let said = env.command("unshare").args(["-Urm", "sh", "-c", SCRIPT, cli::BINARY, limit]).ok().text();
+        let (shown, said) = said.split_at(said.find("treefork:").unwrap_or_else(|| panic!("no word of it: {said}")));
+        assert_eq!(shown, "first\nother\nlonger than before\nshort\nnew\nmnt:\nd\n\nmnt/d:\nf\n");
+        assert!(said.contains(words), "what is the matter: {said}");
+    }
 }
