@@ -258,6 +258,22 @@ fn a_file_that_got_the_number_of_one_that_is_still_open() {
     assert_eq!(again.map(|it| it.ino()), [numbers[0]; 2]);
 }
 
+/// What is mounted in the base goes by numbers that mean something else there.
+#[test]
+fn a_file_on_a_mount_in_the_base() {
+    let env = Env::new();
+    let base = env.dir("base");
+    env.command("mount").args(["-t", "tmpfs", "none"]).arg(env.dir("base/m")).ok();
+    fs::write(base.join("m/f"), "first").expect("write");
+    let mount = RawMount::on(env, base, |_| {});
+    let shown = || mount.sh("cat m/f; stat -c ' %s' m/f");
+    assert_eq!((shown(), shown()), ("first 5".into(), "first 5".into()));
+    for (content, wanted) in [("other", "other 5"), ("longer than before", "longer than before 18"), ("s", "s 1")] {
+        fs::write(mount.base().join("m/f"), content).expect("write");
+        soon("the change", || shown() == wanted);
+    }
+}
+
 /// A user may have used up all watches that there are, or all instances of inotify. Then what was read is believed for
 /// moments only.
 #[test]
