@@ -18,6 +18,11 @@ export TREEFORK_STORE="$scratch/store"
 cleanup() {
     cd /
     "$TREEFORK" serve --stop >/dev/null 2>&1 || true
+    # Another process that was just started to delete a fork may still look into the store.
+    for _ in 1 2 3 4 5 6 7 8 9; do
+        rm -rf "$scratch" 2>/dev/null && return
+        sleep 0.2
+    done
     rm -rf "$scratch"
 }
 trap cleanup EXIT

@@ -6,16 +6,19 @@ use clap::Args;
 
 use super::output::{self, Context};
 use crate::error::{Error, Kind, Result};
-use crate::fork;
+use crate::fork::{self, trash};
 use crate::server::{self, Client, Fuse, LogFile};
 
 /// The environment variable with the seconds after which a server that serves nothing ends; 0: never.
 const IDLE: &str = "TREEFORK_SERVER_IDLE";
 
+/// How long to wait for whoever deletes what was removed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Arguments of `serve`.
 #[derive(Args)]
 pub(super) struct Serve {
-    /// End the running server instead, and all its mounts
+    /// End the running server instead, and all its mounts, and finish deleting what was removed
     #[arg(long)]
     stop: bool,
     /// End after serving nothing for so many seconds; 0: never [default: 60 in the background, else never]
@@ -36,6 +39,10 @@ impl Serve {
         if self.stop {
             if !Client::new(store.root()).shutdown()? {
                 output::note("no server runs");
+            }
+            // Whoever stops it may go on to take the store away, in which another process may still be deleting.
+            if let Err(e) = trash::finish(&store, PATIENCE) {
+                output::note(&e.to_string());
             }
             return Ok(0);
         }

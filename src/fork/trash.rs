@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{FileType, IFlags, OFlags};
 use rustix::io::Errno;
@@ -114,12 +115,22 @@ pub fn has_work(store: &Store) -> bool {
 
 /// Deletes what was discarded, including what comes in meanwhile. Another process at it is success: it does the work.
 pub fn empty(store: &Store) -> Result<()> {
+    match empty_once_free(store, Wait::No) {
+        Err(e) if e.kind() == Kind::Locked => Ok(()),
+        other => other,
+    }
+}
+
+/// The same, but what another process is at is done when this returns. [`Kind::Locked`] where that takes longer than
+/// `patience`.
+pub fn finish(store: &Store, patience: Duration) -> Result<()> {
+    empty_once_free(store, Wait::For(patience))
+}
+
+fn empty_once_free(store: &Store, wait: Wait) -> Result<()> {
     let lock = store.trash_lock();
     loop {
-        let held = match FileLock::acquire(&lock, "emptying the trash", Wait::No) {
-            Err(e) if e.kind() == Kind::Locked => return Ok(()),
-            other => other?,
-        };
+        let held = FileLock::acquire(&lock, "emptying the trash", wait)?;
         let mut failed = None;
         let paths = discarded(store)?;
         if !paths.is_empty() {

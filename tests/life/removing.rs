@@ -130,3 +130,16 @@ fn a_mount_that_comes_in_the_middle_goes_as_well() {
     treefork.ok(["remove", "a", "other"]);
     assert_nothing_left(&treefork);
 }
+
+/// Whoever stops all that is at work in a store may go on to take it away.
+#[test]
+fn a_store_that_is_stopped_has_nothing_left_to_delete() {
+    let treefork = Treefork::new();
+    let base = small_base(&treefork, "base");
+    let fork = treefork.create(&base, "a");
+    treefork.env().sh(&fork, "mkdir new; for n in $(seq 3000); do : > new/$n; done");
+    treefork.ok(["remove", "a"]);
+    treefork.ok(["serve", "--stop"]);
+    let left: Vec<_> = fs::read_dir(treefork.env().store().join("trash")).expect("there").collect();
+    assert!(left.is_empty(), "{left:?}");
+}
