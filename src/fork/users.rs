@@ -8,6 +8,7 @@ use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, major};
 use rustix::io::Errno;
@@ -17,6 +18,9 @@ use serde::Serialize;
 use super::Record;
 use crate::error::{Context, Error, Kind, Result};
 use crate::sys::mounted_at;
+
+/// How long a process may take from being made to beginning its program.
+const START: Duration = Duration::from_secs(2);
 
 /// A process that uses a fork.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -61,7 +65,29 @@ fn users_among(dir: &Path, look_at: impl Fn(&Path) -> bool) -> Result<Vec<User>>
 /// The users of a fork whose lock is held: the same as [`users`], but fast where there are none.
 ///
 /// With hundreds of processes, looking at every descriptor of each takes longer than all else that removing a fork takes.
+///
+/// A child that another thread of the calling process has made, and that has not begun its program yet, has copies of all
+/// descriptors that the process had open. It is waited for: with its program they are closed.
 pub fn users_quickly(dir: &Path) -> Result<Vec<User>> {
+    let until = Instant::now() + START;
+    loop {
+        let users = users_now(dir)?;
+        if !users.iter().any(|user| is_being_started(user.pid)) || Instant::now() > until {
+            return Ok(users);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Whether a process is a child of this one that has not begun a program of its own.
+fn is_being_started(pid: u32) -> bool {
+    let program = |process: &str| fs::read_link(format!("/proc/{process}/exe")).ok();
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok());
+    parent == Some(std::process::id()) && program(&pid.to_string()) == program("self")
+}
+
+fn users_now(dir: &Path) -> Result<Vec<User>> {
     let namespace = |process: &Path| fs::read_link(process.join("ns/mnt")).ok();
     let ours = namespace(Path::new("/proc/self"));
     if ours.is_some() && idle(&dir.join("mnt")) {

@@ -1,7 +1,10 @@
 //! The way back.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use treefork::api::{CancelToken, Environment, EnvironmentMerger, Fork, Merged, Merger, SerializingMerger};
 use treefork::{Kind, Result};
@@ -151,4 +154,32 @@ fn real_merges_from_many_threads_all_land() {
     for n in 0..8 {
         assert_eq!(read(&host.base, &format!("file{n}")), format!("{n}\n").as_bytes());
     }
+}
+
+/// Between being made and beginning its program, a child has copies of all that its parent had open just then.
+#[test]
+fn a_child_that_is_only_just_starting_is_no_user() {
+    let host = Host::git();
+    let fork = host.fork(host.forker().force_copy());
+    fs::write(root(&fork).join("a.txt"), "changed\n").expect("writable");
+    let open = fs::File::open(root(&fork).join("a.txt")).expect("there");
+    let (mut ready, made) = std::io::pipe().expect("a pipe");
+    std::thread::scope(|scope| {
+        let child = scope.spawn(move || {
+            let start = move || {
+                (&made).write_all(b".")?;
+                // Longer than it takes to look at all processes.
+                std::thread::sleep(Duration::from_millis(300));
+                Ok(())
+            };
+            let mut child = std::process::Command::new("true");
+            // SAFETY: nothing but system calls is made there.
+            unsafe { child.pre_exec(start) }.status().expect("true")
+        });
+        ready.read_exact(&mut [0]).expect("the child says so");
+        drop(open);
+        merge(&host, &fork).expect("nobody is in the fork");
+        assert!(child.join().expect("no panic").success());
+    });
+    assert_eq!(read(&host.base, "a.txt"), b"changed\n");
 }
