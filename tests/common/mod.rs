@@ -2,6 +2,7 @@
 //!
 //! Everything here fails loudly (a panic that names the path or the command): a test has no use for half an answer.
 
+pub(crate) mod caches;
 pub(crate) mod cli;
 pub(crate) mod env;
 pub(crate) mod faults;

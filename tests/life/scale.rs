@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use super::{server_pid, small_base};
-use crate::common::{Run, Treefork, eventually};
+use crate::common::{Run, Treefork, caches, eventually};
 
 /// Enough to tell what grows with them from what does not.
 const MANY: usize = 100;
@@ -86,9 +86,8 @@ fn what_was_used_is_given_back_when_the_kernel_forgets_it() {
     let walk = || treefork.env().sh(&fork, "find . -printf '%s\\n' | wc -l; cat 1/* | wc -c");
     walk();
     let used = anonymous_kib(&server);
-    let forget = || fs::write("/proc/sys/vm/drop_caches", "2").expect("root may drop caches");
     for _ in 0..8 {
-        forget();
+        caches::drop_all();
         walk();
     }
     // Nothing of a walk that was forgotten piles up.
@@ -96,11 +95,11 @@ fn what_was_used_is_given_back_when_the_kernel_forgets_it() {
     assert!(again <= used + used / 2, "{used} KiB after one walk, {again} after nine");
     // What one drops is forgotten a moment later, and the kernel may hold on to a little.
     eventually("descriptors are closed", || {
-        forget();
+        caches::drop_all();
         count(&server, "fd") <= open + 32
     });
     eventually("memory is given back", || {
-        forget();
+        caches::drop_all();
         anonymous_kib(&server) <= idle + (again - idle) / 2
     });
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::raw::RawMount;
-use crate::common::{Env, Repo, Run, Shape};
+use crate::common::{Env, Repo, Run, Shape, caches};
 
 fn tree(base: &Path) {
     for dir in 0..20 {
@@ -18,6 +18,7 @@ fn tree(base: &Path) {
 
 #[test]
 fn what_was_seen_once_costs_nothing() {
+    let _kept = caches::kept();
     let mut mount = RawMount::new(tree);
     let listing = "find . -printf '%s %T@\\n' > /dev/null; grep -r some . > /dev/null; ! ls absent 2> /dev/null";
     let first = mount.cost_of(|mount| drop(mount.sh(listing)));
@@ -33,6 +34,7 @@ fn what_was_seen_once_costs_nothing() {
 
 #[test]
 fn a_first_walk_asks_for_directories_not_for_files() {
+    let _kept = caches::kept();
     let mut mount = RawMount::new(tree);
     let walk = mount.cost_of(|mount| drop(mount.sh("find . -printf '%s %T@\\n' > /dev/null")));
     assert_eq!(walk.of("readdirplus"), 21, "once for each directory: {walk:?}");
@@ -42,6 +44,7 @@ fn a_first_walk_asks_for_directories_not_for_files() {
 
 #[test]
 fn a_listing_does_not_look_up_again_what_is_known() {
+    let _kept = caches::kept();
     let mut mount = RawMount::new(tree);
     mount.sh("for i in $(seq 0 19); do stat d0/f$i > /dev/null; done");
     let cost = mount.cost_of(|mount| assert_eq!(mount.sh("ls d0").lines().count(), 20));
@@ -54,6 +57,7 @@ fn a_listing_does_not_look_up_again_what_is_known() {
 
 #[test]
 fn a_new_file_costs_what_it_has_to() {
+    let _kept = caches::kept();
     let mut mount = RawMount::new(tree);
     mount.sh("ls -lR > /dev/null; echo first > first");
     let cost = mount.cost_of(|mount| {
@@ -69,6 +73,7 @@ fn a_new_file_costs_what_it_has_to() {
 
 #[test]
 fn git_status_asks_for_nothing_it_has_seen_and_reads_no_tracked_file() {
+    let _kept = caches::kept();
     let env = Env::new();
     let base = env.join("base");
     Repo::new(&env, &base, Shape { files: 1000, changed: 50, ignored: 10, submodule: false });
@@ -86,6 +91,7 @@ fn git_status_asks_for_nothing_it_has_seen_and_reads_no_tracked_file() {
 
 #[test]
 fn reading_ahead_takes_large_pieces() {
+    let _kept = caches::kept();
     let mut mount = RawMount::new(|base| {
         fs::write(base.join("big"), vec![7; 16 << 20]).expect("write");
     });

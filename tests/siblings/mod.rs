@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::common::{Look, Repo, Run, Shape, Treefork, assert_same, eventually};
+use crate::common::{Look, Repo, Run, Shape, Treefork, assert_same, caches, eventually};
 
 /// Forks that look on, and merges that they must not notice.
 const READERS: usize = 8;
@@ -236,6 +236,7 @@ fn a_commit_is_no_ancestor_of_a_file_that_was_edited_before_the_fork() {
 /// in the base is drift like any other, and nothing of the undone merge is.
 #[test]
 fn an_undone_merge_leaves_nothing_preserved() {
+    let _kept = caches::kept();
     for (fault, restart) in [("fail=28", false), ("kill", false), ("fail=28", true)] {
         let treefork = Treefork::new();
         let base = treefork.env().dir("base");
