@@ -70,12 +70,17 @@ fn users_among(dir: &Path, look_at: impl Fn(&Path) -> bool) -> Result<Vec<User>>
 /// descriptors that the process had open. It is waited for: with its program they are closed.
 pub fn users_quickly(dir: &Path) -> Result<Vec<User>> {
     let until = Instant::now() + START;
+    // Who had begun a program before the latest look: what he has there, he has.
+    let mut begun: Vec<u32> = Vec::new();
     loop {
         let users = users_now(dir)?;
-        if !users.iter().any(|user| is_being_started(user.pid)) || Instant::now() > until {
+        if users.iter().all(|user| begun.contains(&user.pid)) || Instant::now() > until {
             return Ok(users);
         }
-        std::thread::sleep(Duration::from_millis(1));
+        begun = users.iter().map(|user| user.pid).filter(|&pid| !is_being_started(pid)).collect();
+        if begun.len() < users.len() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 
